@@ -1,0 +1,1 @@
+"""The public functions, each composing the rooms below."""

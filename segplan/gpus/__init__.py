@@ -1,0 +1,1 @@
+"""Which cards exist (the catalogue) and which are here (NVML)."""

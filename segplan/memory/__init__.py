@@ -1,0 +1,1 @@
+"""Tape to bytes on a card: allocator replay, workspaces, context."""

@@ -1,0 +1,1 @@
+"""Which networks exist, how each is built, which patches it accepts."""

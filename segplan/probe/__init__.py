@@ -1,0 +1,1 @@
+"""The step on a real GPU, in a child process: a `Measurement`."""

@@ -1,0 +1,232 @@
+"""The nouns of an answer: every number carries its basis and an interval."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from segplan.units import Patch
+from segplan.workload import Workload
+
+SCHEMA_VERSION = 1
+"""Version of every JSON document segplan prints."""
+
+
+class Basis(StrEnum):
+    """What a number rests on."""
+
+    MEASURED = "measured"
+    EMULATED = "emulated"
+    SCALED = "scaled"
+    PREDICTED = "predicted"
+
+
+class LimitedBy(StrEnum):
+    """What stops a larger batch."""
+
+    MEMORY = "memory"
+    KERNEL = "kernel"
+    CAP = "cap"
+
+
+@dataclass(frozen=True)
+class MemoryBreakdown:
+    """Bytes at the peak, by what they hold; the parts add up to the least memory's estimate.
+
+    `temporaries` are tensors an operator frees before it returns or that live only within
+    one phase; `fragmentation` is reserved memory that holds nothing.
+    """
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer_state: int = 0
+    activations: int = 0
+    workspaces: int = 0
+    temporaries: int = 0
+    fragmentation: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes one training step needs.
+
+    Attributes:
+        peak_allocated: most bytes in tensors (and workspaces) at one time.
+        peak_reserved: most bytes the caching allocator holds when nothing limits it.
+        least_memory: smallest allocator limit from which on every limit trains.
+        least_memory_low: 80 % interval of `least_memory`, lower end.
+        least_memory_high: 80 % interval of `least_memory`, upper end.
+        context: bytes the process needs outside the allocator (CUDA context, loaded
+            kernels); None where no card was named.
+        basis: what the numbers rest on.
+        breakdown: the peak by what it holds (None where it was only measured).
+    """
+
+    peak_allocated: int
+    peak_reserved: int
+    least_memory: int
+    least_memory_low: int
+    least_memory_high: int
+    context: int | None = None
+    basis: Basis = Basis.PREDICTED
+    breakdown: MemoryBreakdown | None = None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one training step (all of its accumulated batches), with an 80 % interval."""
+
+    seconds: float
+    low: float
+    high: float
+    basis: Basis
+    host_bound: bool | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a measurement was made; None is "not known", never zero."""
+
+    card_name: str | None = None
+    card_uuid: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    torch: str | None = None
+    monai: str | None = None
+    segplan: str | None = None
+    python: str | None = None
+    host_cpu: str | None = None
+
+
+class Outcome(StrEnum):
+    """How a probe ended."""
+
+    FITS = "fits"
+    OUT_OF_MEMORY = "out_of_memory"
+    KERNEL_LIMIT = "kernel_limit"
+    SPILLED = "spilled"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One probe of one workload on one card: raw samples, peaks, environment.
+
+    Attributes:
+        workload: what ran, its batch included.
+        outcome: how it ended.
+        allocator_limit: bytes the allocator was capped to, or None.
+        fresh: whether the process had run nothing before.
+        step_seconds: raw samples of one step each, warm-up left out.
+        peak_allocated: bytes.
+        peak_reserved: bytes.
+        process_bytes: bytes the driver accounts to the process, or None.
+        allocator_retries: times the allocator had to release its cache and try again.
+        environment: card and versions.
+        message: the error's first line where there was one.
+        wall_s: seconds the probe took.
+        made_at: UTC time, ISO 8601.
+    """
+
+    workload: Workload
+    outcome: Outcome
+    allocator_limit: int | None = None
+    fresh: bool = True
+    step_seconds: tuple[float, ...] = ()
+    peak_allocated: int | None = None
+    peak_reserved: int | None = None
+    process_bytes: int | None = None
+    allocator_retries: int | None = None
+    environment: Environment = field(default_factory=Environment)
+    message: str | None = None
+    wall_s: float | None = None
+    made_at: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a frontier.
+
+    Attributes:
+        patch: voxels (H, W, D).
+        max_batch: largest batch that trains; 0 when nothing fits.
+        limited_by: what stops a larger batch; None when the cell has no answer.
+        memory: of the largest batch (of batch 1 when nothing fits).
+        step: of the largest batch; None where it is not known.
+        basis: what `max_batch` rests on.
+        status: "ok", "timed_out" or "failed".
+        probes: probes this cell took (0 for a prediction).
+        retries: allocator retries at the largest batch ("fits, but thrashes"), if measured.
+        note: one sentence a reader should know, or None.
+    """
+
+    patch: Patch
+    max_batch: int
+    limited_by: LimitedBy | None
+    memory: MemoryEstimate | None
+    step: StepTime | None = None
+    basis: Basis = Basis.PREDICTED
+    status: str = "ok"
+    probes: int = 0
+    retries: int | None = None
+    note: str | None = None
+
+    @property
+    def patches_per_second(self) -> float | None:
+        """Patches trained per second at the largest batch (no accumulation)."""
+        if self.step is None or self.max_batch == 0:
+            return None
+        return self.max_batch / self.step.seconds
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The frontier of a workload on a card.
+
+    Attributes:
+        workload: as asked; its patch and batch are replaced by each cell's.
+        card: slug of the card the answer is for.
+        measured_on: name of the card that ran the probes; None for a prediction.
+        budget: bytes the allocator may use.
+        context: bytes outside the allocator that were set aside.
+        reserve: bytes left free on purpose.
+        cells: one for each patch (or one, with a wanted batch: the largest patch).
+        recommended: index into `cells`, or None when nothing fits.
+        reason: why that cell, in one sentence; or what would fit when nothing does.
+        smallest_card: slug of the first catalogue card that holds the smallest patch at
+            batch 1 when nothing fits here; None where something fits or no card does.
+        warnings: sentences a reader should know.
+    """
+
+    workload: Workload
+    card: str
+    budget: int
+    context: int
+    reserve: int
+    cells: tuple[Cell, ...]
+    recommended: int | None
+    reason: str
+    measured_on: str | None = None
+    smallest_card: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, enums and tuples as plain JSON values, with the attributes' names as keys."""
+    if isinstance(value, Workload):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    return value

@@ -1,0 +1,1 @@
+"""The largest batch for each patch, from any oracle: pure, no torch."""

@@ -1,0 +1,1 @@
+"""The training step and the sliding-window validation step, written once."""

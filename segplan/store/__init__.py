@@ -1,0 +1,1 @@
+"""SQLite: every measurement, written as it is made."""

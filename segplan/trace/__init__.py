@@ -1,0 +1,1 @@
+"""The step on fake tensors: a `Tape`."""
