@@ -1,0 +1,144 @@
+"""Tape to program: the allocations of a step on a card, kernels' temporaries included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from segplan.memory.kernels import Architecture, temporaries, uses_cublas
+from segplan.trace.tape import ACTIVATION, TEMPORARY, Trace
+from segplan.units import MIB
+
+WORKSPACE = 7
+"""Kind of a buffer that is a library's workspace, beside the tape's kinds."""
+
+
+@dataclass
+class Program:
+    """What the allocator is asked for, in order.
+
+    Attributes:
+        ops: buffer ids; the first occurrence allocates, the second frees.
+        sizes: bytes by id (index 0 unused).
+        kinds: what each buffer holds (the tape's kinds, or WORKSPACE).
+        modules: top-level module by id.
+        optional: ids of cuDNN workspaces, with the sizes to fall back to.
+        step_starts: index into `ops` where each step begins.
+    """
+
+    ops: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=lambda: [0])
+    kinds: list[int] = field(default_factory=lambda: [0])
+    modules: list[str] = field(default_factory=lambda: [""])
+    optional: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    step_starts: list[int] = field(default_factory=list)
+
+    def new(self, size: int, kind: int, module: str = "") -> int:
+        """A further buffer; it is not allocated yet."""
+        self.sizes.append(size)
+        self.kinds.append(kind)
+        self.modules.append(module)
+        return len(self.sizes) - 1
+
+
+def cublas_workspace(capability: tuple[int, int]) -> int:
+    """Bytes of one cuBLAS workspace (CublasHandlePool.cpp, `parseChosenWorkspaceSize`)."""
+    return 32 * MIB if capability[0] in (9, 10, 12) else 8_519_680
+
+
+def compile_program(trace: Trace, on: Architecture | None) -> Program:
+    """The allocations of a trace, with the temporaries of a card's kernels (None: without).
+
+    The parameters stay where they are; cuBLAS workspaces are allocated at the first call of the
+    forward and of the backward thread, and kept.
+    """
+    program = Program(
+        sizes=list(trace.sizes), kinds=list(trace.kinds), modules=list(trace.modules)
+    )
+    ops = program.ops
+    starts = iter([*trace.step_starts, None])
+    next_start = next(starts)
+    have_cublas: set[bool] = set()
+    position = 0
+
+    def copy(until: int) -> None:
+        nonlocal position, next_start
+        for i in range(position, until):
+            if i == next_start:
+                program.step_starts.append(len(ops))
+                next_start = next(starts)
+            ops.append(abs(trace.events[i]))
+        position = until
+
+    for op in trace.ops if on is not None else ():
+        assert on is not None
+        copy(op.at)
+        if uses_cublas(op) and (op.phase == "backward") not in have_cublas:
+            have_cublas.add(op.phase == "backward")
+            ops.append(program.new(cublas_workspace(on.capability), WORKSPACE))
+        needed = temporaries(op, on)
+        if not needed:
+            copy(op.end)
+            continue
+        held: list[int] = []
+        made = 0
+        for temporary in needed:
+            while made < temporary.after and position < op.end:
+                copy(position + 1)
+                made += 1
+            kind = WORKSPACE if temporary.workspace else TEMPORARY
+            ident = program.new(temporary.size, kind)
+            ops.append(ident)
+            if temporary.workspace:
+                program.optional[ident] = (0,)
+            if temporary.until_end:
+                held.append(ident)
+            else:
+                ops.append(ident)
+        copy(op.end)
+        ops.extend(held)
+    copy(len(trace.events))
+    return program
+
+
+def peak(program: Program) -> tuple[int, int]:
+    """(most bytes allocated at one time, index into `ops` where), blocks rounded to 512 B."""
+    live = most = where = 0
+    seen: set[int] = set()
+    for i, ident in enumerate(program.ops):
+        size = -(-program.sizes[ident] // 512) * 512
+        if ident in seen:
+            live -= size
+        else:
+            seen.add(ident)
+            live += size
+            if live > most:
+                most, where = live, i
+    return most, where
+
+
+def holdings(program: Program, where: int) -> dict[int, int]:
+    """Bytes by kind that are allocated just after `ops[where]`."""
+    alive = _alive(program.ops, where)
+    by_kind: dict[int, int] = {}
+    for ident in alive:
+        size = -(-program.sizes[ident] // 512) * 512
+        by_kind[program.kinds[ident]] = by_kind.get(program.kinds[ident], 0) + size
+    return by_kind
+
+
+def activations_by_module(program: Program, where: int) -> dict[str, int]:
+    """Bytes of activations by the top-level module that made them, just after `ops[where]`."""
+    by_module: dict[str, int] = {}
+    for ident in _alive(program.ops, where):
+        if program.kinds[ident] == ACTIVATION:
+            name = program.modules[ident] or "(loss)"
+            by_module[name] = by_module.get(name, 0) + program.sizes[ident]
+    return by_module
+
+
+def _alive(ops: Sequence[int], where: int) -> set[int]:
+    alive: set[int] = set()
+    for ident in ops[: where + 1]:
+        alive.symmetric_difference_update((ident,))
+    return alive

@@ -1,0 +1,65 @@
+"""Where CPU and CUDA take different paths above the dispatcher: CUDA's, for a trace.
+
+Each entry names the function of PyTorch it follows (sources of release 2.11).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segplan.workload import Workload
+
+FREE_OF_COST = frozenset(
+    """
+    detach.default view.default _unsafe_view.default permute.default transpose.int t.default
+    expand.default alias.default slice.Tensor select.int unsqueeze.default squeeze.dim
+    squeeze.default as_strided.default unbind.int split.Tensor split_with_sizes.default
+    chunk.default lift_fresh.default narrow.default squeeze.dims
+    """.split()
+)
+"""Operators that only make views: they compute nothing and are left off the tape."""
+
+
+@contextmanager
+def behaviour(workload: Workload, capability: tuple[int, int]) -> Iterator[None]:
+    """Give CPU tensors CUDA's choices of operators while the context is open."""
+    lib = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lib.impl("dropout", _dropout, "CompositeImplicitAutograd")
+        lib.impl("softmax.int", _softmax, "CompositeImplicitAutograd")
+        lib.impl("log_softmax.int", _log_softmax, "CompositeImplicitAutograd")
+    try:
+        yield
+    finally:
+        lib._destroy()
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """aten/src/ATen/native/Dropout.cpp, `is_fused_kernel_acceptable`: a mask of bool."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p >= 1:
+        return x.mul(torch.zeros((), dtype=x.dtype))
+    return torch.native_dropout(x, p, True)[0]
+
+
+def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """aten/src/ATen/native/SoftMax.cpp: half input is converted inside the kernel."""
+    return _softmax_with(torch._softmax, x, dim, dtype)
+
+
+def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    return _softmax_with(torch._log_softmax, x, dim, dtype)
+
+
+def _softmax_with(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    if x.dtype == torch.float16 and dtype == torch.float32:
+        return op(x, dim, True)
+    return op(x if dtype is None else x.to(dtype), dim, False)
