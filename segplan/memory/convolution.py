@@ -54,6 +54,26 @@ def workspaces(op: Op, *, tf32: bool, capability: tuple[int, int]) -> tuple[tupl
     return tuple(found)
 
 
+def copies(op: Op) -> tuple[int, ...]:
+    """Bytes of the arguments that are first copied into the layout of the convolution.
+
+    Convolution.cpp: `input.contiguous(backend_memory_format)`, the same for the weight, and in
+    the backward pass for the incoming gradient.
+    """
+    if op.name == "convolution.default":
+        tensors, layout_of = op.inputs[:2], op.inputs[:2]
+    else:
+        tensors, layout_of = op.inputs[:3], op.inputs[1:3]
+    if len(tensors[0].shape) != 5:
+        return ()
+    last = any(t.suggests_channels_last for t in layout_of)
+    return tuple(
+        t.numel * _BYTES[t.dtype]
+        for t in tensors
+        if not (t.channels_last if last else t.contiguous)
+    )
+
+
 def _one(
     task: str,
     image: TensorMeta,
@@ -71,7 +91,7 @@ def _one(
     tensor_cores = capability >= first and (half or tf32)
     if not tensor_cores and (half or task != "wgrad"):
         return 0
-    if _channels_last(image):
+    if image.suggests_channels_last or weight.suggests_channels_last:
         return 0
     c_in, c_out = image.shape[1], result.shape[1]
     one_voxel = prod(weight.shape[2:]) == 1
@@ -98,7 +118,3 @@ def _one(
     if c_in > 1:
         total += weight.numel * size
     return total
-
-
-def _channels_last(tensor: TensorMeta) -> bool:
-    return tensor.shape[1] > 1 and tensor.strides[1] == 1 and not tensor.contiguous

@@ -52,7 +52,8 @@ class Temporary(NamedTuple):
 def temporaries(op: Op, on: Architecture) -> tuple[Temporary, ...]:
     """The temporaries of one operator on a card, in order of allocation."""
     if op.name in ("convolution.default", "convolution_backward.default"):
-        found = [
+        found = [Temporary(0, size) for size in convolution.copies(op)]
+        found += [
             Temporary(after, size, until_end=False, workspace=True)
             for after, size in convolution.workspaces(
                 op, tf32=on.tf32, capability=on.capability

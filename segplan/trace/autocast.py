@@ -176,10 +176,13 @@ def _eligible(value: Any) -> bool:
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Cast what is eligible; arguments from last to first, as the compiled wrappers do."""
     if isinstance(value, Tensor):
         return _cached_cast(value, dtype) if _eligible(value) else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(_cast(v, dtype) for v in value)
+    if isinstance(value, tuple):
+        return tuple(reversed([_cast(v, dtype) for v in reversed(value)]))
+    if isinstance(value, list):
+        return [_cast(v, dtype) for v in value]
     if isinstance(value, dict):
         return {k: _cast(v, dtype) for k, v in value.items()}
     return value

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from segplan.workload import Workload
 
@@ -24,6 +25,33 @@ FREE_OF_COST = frozenset(
     """.split()
 )
 """Operators that only make views: they compute nothing and are left off the tape."""
+
+
+EMPTY_ON_CUDA = {"log_sigmoid_forward.default": (1,)}
+"""Outputs that only the CPU kernel fills (LogSigmoid's buffer, Activation.cpp): no bytes."""
+
+
+def with_cudnn_layout(name: str, args: tuple[Any, ...], out: Any) -> Any:
+    """A convolution's outputs in the layout cuDNN gives them.
+
+    ConvUtils.h, `cudnn_conv_suggest_memory_format`: channels last if the input or the weight
+    is laid out so, whatever the CPU's backend would choose.
+    """
+    if name == "convolution.default":
+        if _suggests_channels_last(args[0]) or _suggests_channels_last(args[1]):
+            return out.to(memory_format=torch.channels_last_3d)
+    elif name == "convolution_backward.default" and (
+        _suggests_channels_last(args[1]) or _suggests_channels_last(args[2])
+    ):
+        return tuple(
+            t.to(memory_format=torch.channels_last_3d) if t is not None and t.dim() == 5 else t
+            for t in out
+        )
+    return out
+
+
+def _suggests_channels_last(t: Tensor) -> bool:
+    return t.dim() == 5 and suggest_memory_format(t) == torch.channels_last_3d
 
 
 @contextmanager

@@ -45,6 +45,32 @@ class TensorMeta:
         return True
 
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether a 5-D tensor lies in channels-last order without gaps."""
+        if len(self.shape) != 5:
+            return False
+        expected = 1
+        for axis in (1, 4, 3, 2, 0):
+            if self.shape[axis] != 1 and self.strides[axis] != expected:
+                return False
+            expected *= self.shape[axis]
+        return True
+
+    @property
+    def suggests_channels_last(self) -> bool:
+        """Whether the strides are in channels-last order (`Tensor.suggest_memory_format`)."""
+        if len(self.shape) != 5 or self.strides[1] == 0:
+            return False
+        least = 0
+        for axis in (1, 4, 3, 2, 0):
+            size, stride = self.shape[axis], self.strides[axis]
+            if size == 0 or stride < least or (axis == 0 and least == self.strides[1]):
+                return False
+            least = stride * size if size > 1 else stride
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operator that ran.
@@ -93,42 +119,50 @@ class Trace:
     step_starts: list[int] = field(default_factory=list)
 
 
+AFFINE_BATCHES = (2, 3)
+"""Batches whose two traces give all larger ones. Batch 1 is traced by itself: with one sample
+some tensors are contiguous that otherwise are not, and copies fall away."""
+
+
 @dataclass
 class Tape:
-    """Two traces of one patch: all batches, if their sequences are equal.
+    """Traces of one patch by batch: those of batches 2 and 3 give all larger ones.
 
     Attributes:
-        low: the trace at the smaller batch.
-        high: the trace at the larger batch; None when there is only one.
-        affine: whether both sequences are equal, so that any batch can be derived.
-        largest_tensor: elements of the largest tensor at `low`'s and `high`'s batch.
+        traces: by batch.
     """
 
-    low: Trace
-    high: Trace | None = None
+    traces: dict[int, Trace] = field(default_factory=dict)
 
     @property
     def affine(self) -> bool:
-        """Whether any batch can be derived: both traces made the same events and operators."""
+        """Whether larger batches can be derived: both traces made the same sequence."""
+        low, high = (self.traces.get(b) for b in AFFINE_BATCHES)
         return (
-            self.high is not None
-            and self.low.events == self.high.events
-            and [o.name for o in self.low.ops] == [o.name for o in self.high.ops]
+            low is not None
+            and high is not None
+            and low.events == high.events
+            and [o.name for o in low.ops] == [o.name for o in high.ops]
         )
+
+    def missing(self, batch: int) -> tuple[int, ...]:
+        """Batches that must still be traced before `at(batch)` can answer."""
+        if batch in self.traces or (batch > 1 and self.affine):
+            return ()
+        wanted = [b for b in AFFINE_BATCHES if b not in self.traces]
+        return tuple(wanted) if batch > 1 and wanted else (batch,)
 
     def at(self, batch: int) -> Trace:
         """The trace at any batch: sizes, shapes and strides interpolated.
 
         Raises:
-            ValueError: the tape is not affine and holds no trace of that batch.
+            ValueError: a trace is missing (see `missing`).
         """
-        for trace in (self.low, self.high):
-            if trace is not None and trace.batch == batch:
-                return trace
-        if not self.affine:
-            raise ValueError(f"no trace of batch {batch}, and the traces' sequences differ")
-        assert self.high is not None
-        lo, hi = self.low, self.high
+        if batch in self.traces:
+            return self.traces[batch]
+        if batch < 2 or not self.affine:
+            raise ValueError(f"batch {batch} must be traced first")
+        lo, hi = (self.traces[b] for b in AFFINE_BATCHES)
         scale = _Affine(lo.batch, hi.batch, batch)
         return Trace(
             batch=batch,

@@ -101,12 +101,13 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **kwargs)
         if name in _SCALAR_READS:
             return 0.0 if args[0].is_floating_point() else 0
-        out = func(*args, **kwargs)
+        out = cuda.with_cudnn_layout(name, args, func(*args, **kwargs))
         trace = self.trace
         at = len(trace.events)
         kind = ACTIVATION if self.phase == "forward" else TEMPORARY
-        for tensor in tree_iter(out):
-            if isinstance(tensor, Tensor):
+        empty = cuda.EMPTY_ON_CUDA.get(name, ())
+        for i, tensor in enumerate(tree_iter(out)):
+            if isinstance(tensor, Tensor) and i not in empty:
                 self.track(tensor, kind)
         if name in cuda.FREE_OF_COST:
             return out
