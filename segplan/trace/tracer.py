@@ -29,7 +29,7 @@ from segplan.trace.tape import (
 )
 from segplan.workload import Workload
 
-STEPS = 2
+STEPS = 3
 """Steps in a trace: the first creates the optimizer's state, the second is the steady state."""
 
 _SMALL_INDEX = 64

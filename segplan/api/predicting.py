@@ -1,0 +1,160 @@
+"""Tapes on demand: traces run in child processes, several at a time, and are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from segplan.errors import SegplanError
+from segplan.gpus import Card
+from segplan.memory.alloc_conf import settings_from_environment
+from segplan.memory.allocator import Settings
+from segplan.memory.context import context_bytes
+from segplan.memory.kernels import Architecture
+from segplan.memory.limits import kernel_limit
+from segplan.memory.prediction import Target, fits, predict
+from segplan.results import MemoryEstimate
+from segplan.trace.job import TARGET
+from segplan.trace.tape import AFFINE_BATCHES, Tape, trace_from_json
+from segplan.units import Patch
+from segplan.worker import WorkerPool
+from segplan.workload import Workload
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, what) as work goes on."""
+
+TRACE_TIMEOUT_S = 300.0
+"""A trace takes seconds; a network that takes longer than this is given up."""
+
+_NEUTRAL_CAPABILITY = (8, 0)
+
+
+def silent(_done: int, _total: int, _text: str) -> None:
+    """A `Progress` that says nothing."""
+
+
+def target_for(workload: Workload, card: Card | None, settings: Settings | None = None) -> Target:
+    """What a card means for a prediction; None: tensors and allocator only."""
+    settings = settings or settings_from_environment()
+    if card is None:
+        return Target(None, None, settings)
+    capability = card.compute_capability or _NEUTRAL_CAPABILITY
+    context, _measured = context_bytes(card.compute_capability)
+    architecture = Architecture(
+        capability=capability,
+        sm_count=card.sm_count or 80,
+        tf32=workload.precision != "fp32" and capability >= (8, 0),
+    )
+    return Target(architecture, context, settings)
+
+
+class Predictor:
+    """Predicts memory for one workload at any patch and batch.
+
+    Use as a context manager: it holds child processes while open.
+    """
+
+    def __init__(
+        self, workload: Workload, card: Card | None = None, progress: Progress = silent
+    ) -> None:
+        """`workload` is resolved; its patch and batch are placeholders."""
+        self.workload = workload
+        self.target = target_for(workload, card)
+        self.progress = progress
+        capability = (card.compute_capability if card else None) or _NEUTRAL_CAPABILITY
+        self._capability = capability
+        self._tapes: dict[Patch, Tape] = {}
+        self._failed: dict[Patch, SegplanError] = {}
+        self._pool: WorkerPool | None = None
+        self._done = self._total = 0
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def trace(self, wanted: Iterable[tuple[Patch, int]]) -> None:
+        """Trace so that every (patch, batch) of `wanted` can be answered, side by side.
+
+        A trace that fails is remembered and raised when that patch is asked about.
+        """
+        jobs = [
+            (patch, batch)
+            for patch, asked in dict.fromkeys(wanted)
+            if patch not in self._failed
+            for batch in self._tape(patch).missing(asked)
+        ]
+        jobs = list(dict.fromkeys(jobs))
+        if not jobs:
+            return
+        if self._pool is None:
+            self._pool = WorkerPool(TARGET, size=max(1, min(os.cpu_count() or 1, len(jobs), 8)))
+        self._total += len(jobs)
+        requests = [
+            {
+                "workload": self.workload.replace(patch=patch, batch=batch).to_dict(),
+                "capability": list(self._capability),
+            }
+            for patch, batch in jobs
+        ]
+        name = self.workload.model
+        self.progress(self._done, self._total, f"tracing {name}")
+        for index, result in self._pool.map_unordered(requests, TRACE_TIMEOUT_S):
+            patch, batch = jobs[index]
+            self._done += 1
+            size = "x".join(map(str, patch))
+            self.progress(self._done, self._total, f"traced {name} {size} batch {batch}")
+            if isinstance(result, Exception):
+                if not isinstance(result, SegplanError):
+                    raise result
+                self._failed[patch] = result
+            else:
+                self._tape(patch).traces[batch] = trace_from_json(result["trace"])
+        again = [(patch, asked) for patch, asked in jobs if patch not in self._failed]
+        if any(self._tape(patch).missing(asked) for patch, asked in again):
+            self.trace(again)  # sequences differed: the batch itself must be traced
+
+    def estimate(self, patch: Patch, batch: int) -> MemoryEstimate:
+        """Bytes of a step at this patch and batch.
+
+        Raises:
+            NetworkError: the network refuses the patch.
+            WorkerError: the trace died.
+        """
+        self._ready(patch, batch)
+        return predict(self._tape(patch), batch, self.target)
+
+    def fits(self, patch: Patch, batch: int, limit: int) -> bool:
+        """Whether a step runs under an allocator limit of that many bytes (raises as above)."""
+        self._ready(patch, batch)
+        return fits(self._tape(patch), batch, self.target, limit)
+
+    def kernel_limit(self, patch: Patch, batch: int) -> str | None:
+        """What cannot work on tensors this large, in words; None if all can (raises as above)."""
+        self._ready(patch, batch)
+        return kernel_limit(self._tape(patch).at(batch))
+
+    def _tape(self, patch: Patch) -> Tape:
+        return self._tapes.setdefault(patch, Tape())
+
+    def _ready(self, patch: Patch, batch: int) -> None:
+        if patch in self._failed:
+            raise self._failed[patch]
+        if self._tape(patch).missing(batch):
+            self.trace([(patch, batch)])
+            if patch in self._failed:
+                raise self._failed[patch]
+
+    @property
+    def affine_batches(self) -> tuple[int, ...]:
+        """Batches that are traced for a patch whose largest batch is sought."""
+        return AFFINE_BATCHES
