@@ -79,9 +79,11 @@ def main() -> None:
             error = allocated / MIB / float(row["peak_alloc_mib"]) - 1
             held_error = held / MIB / float(row["peak_reserved_mib"]) - 1
             special = row["bench"] == "True" or row["chlast"] == "True"
-            names = ["benchmark or channels last"] if special else [
-                "all others", row["model"], row["precision"]
-            ]
+            names = (
+                ["benchmark or channels last"]
+                if special
+                else ["all others", row["model"], row["precision"]]
+            )
             for name in names:
                 groups[name].append(error)
                 reserved[name].append(held_error)
@@ -94,7 +96,9 @@ def main() -> None:
         print("| peak allocated | rows | median | p90 | worst | under |\n|---|---|---|---|---|---|")
         for name, errors in groups.items():
             print(f"| {name} | {summary(errors)} |")
-        print("\n| peak reserved | rows | median | p90 | worst | under |\n|---|---|---|---|---|---|")
+        print(
+            "\n| peak reserved | rows | median | p90 | worst | under |\n|---|---|---|---|---|---|"
+        )
         for name, errors in reserved.items():
             print(f"| {name} | {summary(errors)} |")
     if options.only in (None, "least"):

@@ -26,7 +26,16 @@ _WHERE = {
     "StepTime": "segplan.results",
 }
 
-__all__ = ["Cell", "Fit", "MemoryEstimate", "StepTime", "Workload", "__version__", "estimate", "fit"]
+__all__ = [
+    "Cell",
+    "Fit",
+    "MemoryEstimate",
+    "StepTime",
+    "Workload",
+    "__version__",
+    "estimate",
+    "fit",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,5 +46,7 @@ def parse_patch(text: str) -> Patch:
     if len(sizes) == 1:
         sizes = sizes * 3
     if len(sizes) != 3 or min(sizes) <= 0:
-        raise RequestError(f"'{text}' is no patch size: write it like 96 or 128x128x64 (H x W x D).")
+        raise RequestError(
+            f"'{text}' is no patch size: write it like 96 or 128x128x64 (H x W x D)."
+        )
     return (sizes[0], sizes[1], sizes[2])

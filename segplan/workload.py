@@ -134,9 +134,7 @@ class Workload:
         _choice("zero_grad", self.zero_grad, ZERO_GRAD)
         for name in ("checkpointing", "cudnn_benchmark"):
             if not isinstance(getattr(self, name), bool):
-                raise WorkloadError(
-                    f"{name} must be true or false, not {getattr(self, name)!r}."
-                )
+                raise WorkloadError(f"{name} must be true or false, not {getattr(self, name)!r}.")
         if self.grad_clip is not None:
             clip = self.grad_clip
             if isinstance(clip, bool) or not isinstance(clip, (int, float)) or not clip > 0:
@@ -170,7 +168,9 @@ class Workload:
         for key in values:
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, 1)
-                hint = f": did you mean {close[0]}?" if close else f": known are {', '.join(known)}."
+                hint = (
+                    f": did you mean {close[0]}?" if close else f": known are {', '.join(known)}."
+                )
                 raise WorkloadError(f"a workload has no '{key}'{hint}")
         return cls(**values)
 

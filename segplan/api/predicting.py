@@ -16,7 +16,7 @@ from segplan.memory.limits import kernel_limit
 from segplan.memory.prediction import Target, fits, predict
 from segplan.results import MemoryEstimate
 from segplan.trace.job import TARGET
-from segplan.trace.tape import AFFINE_BATCHES, Tape, trace_from_json
+from segplan.trace.tape import Tape, trace_from_json
 from segplan.units import Patch
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
@@ -62,8 +62,6 @@ class Predictor:
         self.workload = workload
         self.target = target_for(workload, card)
         self.progress = progress
-        capability = (card.compute_capability if card else None) or _NEUTRAL_CAPABILITY
-        self._capability = capability
         self._tapes: dict[Patch, Tape] = {}
         self._failed: dict[Patch, SegplanError] = {}
         self._pool: WorkerPool | None = None
@@ -81,6 +79,10 @@ class Predictor:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+    def aim(self, card: Card | None) -> None:
+        """Predict for another card from now on; traces are kept."""
+        self.target = target_for(self.workload, card)
 
     def trace(self, wanted: Iterable[tuple[Patch, int]]) -> None:
         """Trace so that every (patch, batch) of `wanted` can be answered, side by side.
@@ -100,10 +102,7 @@ class Predictor:
             self._pool = WorkerPool(TARGET, size=max(1, min(os.cpu_count() or 1, len(jobs), 8)))
         self._total += len(jobs)
         requests = [
-            {
-                "workload": self.workload.replace(patch=patch, batch=batch).to_dict(),
-                "capability": list(self._capability),
-            }
+            {"workload": self.workload.replace(patch=patch, batch=batch).to_dict()}
             for patch, batch in jobs
         ]
         name = self.workload.model
@@ -153,8 +152,3 @@ class Predictor:
             self.trace([(patch, batch)])
             if patch in self._failed:
                 raise self._failed[patch]
-
-    @property
-    def affine_batches(self) -> tuple[int, ...]:
-        """Batches that are traced for a patch whose largest batch is sought."""
-        return AFFINE_BATCHES

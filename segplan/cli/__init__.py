@@ -1,1 +1,1 @@
-"""The command line: one file a command. Parse, call one function of `api/`, hand the result to `report/`."""
+"""The command line: parse, call one function of `api/`, hand the result to `report/`."""

@@ -55,9 +55,7 @@ def temporaries(op: Op, on: Architecture) -> tuple[Temporary, ...]:
         found = [Temporary(0, size) for size in convolution.copies(op)]
         found += [
             Temporary(after, size, until_end=False, workspace=True)
-            for after, size in convolution.workspaces(
-                op, tf32=on.tf32, capability=on.capability
-            )
+            for after, size in convolution.workspaces(op, tf32=on.tf32, capability=on.capability)
         ]
         if op.name == "convolution_backward.default" and op.args[10][2]:
             found += _sum_over(op.inputs[0], (0, 2, 3, 4), on, after=sum(op.args[10]))

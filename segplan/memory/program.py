@@ -52,9 +52,7 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
     The parameters stay where they are; cuBLAS workspaces are allocated at the first call of the
     forward and of the backward thread, and kept.
     """
-    program = Program(
-        sizes=list(trace.sizes), kinds=list(trace.kinds), modules=list(trace.modules)
-    )
+    program = Program(sizes=list(trace.sizes), kinds=list(trace.kinds), modules=list(trace.modules))
     ops = program.ops
     starts = iter([*trace.step_starts, None])
     next_start = next(starts)

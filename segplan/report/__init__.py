@@ -1,1 +1,1 @@
-"""What a person sees: terminal, Markdown, CSV, JSON, and all formatting of units. Never computes."""
+"""What a person sees, and all formatting of units. Never computes."""

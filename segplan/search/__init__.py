@@ -1,1 +1,21 @@
 """The largest batch for each patch, from any oracle: pure, no torch."""
+
+from segplan.search.batches import BatchAnswer, Verdict, largest_batch
+from segplan.search.patches import (
+    PatchAnswer,
+    candidate_patches,
+    default_patches,
+    largest_patch,
+)
+from segplan.search.recommending import recommend
+
+__all__ = [
+    "BatchAnswer",
+    "PatchAnswer",
+    "Verdict",
+    "candidate_patches",
+    "default_patches",
+    "largest_batch",
+    "largest_patch",
+    "recommend",
+]

@@ -201,9 +201,9 @@ def make_step(
 
 def make_batch(w: Workload, device: str | torch.device) -> tuple[Tensor, Tensor]:
     """Random images float32 (B, C, H, W, D) and labels uint8 (B, 1, H, W, D) on the device."""
-    images = torch.randn(
-        (w.batch, w.in_channels, *w.patch), device=device, dtype=torch.float32
-    ).to(memory_format=MEMORY_FORMAT[w.memory_format])
+    images = torch.randn((w.batch, w.in_channels, *w.patch), device=device, dtype=torch.float32).to(
+        memory_format=MEMORY_FORMAT[w.memory_format]
+    )
     high = max(w.out_channels, 2)
     labels = torch.randint(0, high, (w.batch, 1, *w.patch), device=device, dtype=torch.uint8)
     return images, labels

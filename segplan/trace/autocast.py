@@ -137,9 +137,7 @@ def _kernel(name: str) -> Callable[..., Any]:
                 if name == "norm.Scalar":
                     p = args[1] if len(args) > 1 else kwargs.get("p", 2)
                     return torch.ops.aten.norm.ScalarOpt_dtype(args[0], p, dtype=torch.float32)
-                return torch.ops.aten.norm.ScalarOpt_dim_dtype(
-                    *args, **kwargs, dtype=torch.float32
-                )
+                return torch.ops.aten.norm.ScalarOpt_dim_dtype(*args, **kwargs, dtype=torch.float32)
             return op(*args, **kwargs)
 
     elif name in PROMOTE:
@@ -168,11 +166,7 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 def _eligible(value: Any) -> bool:
-    return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.dtype != torch.float64
-    )
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

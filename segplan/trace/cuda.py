@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from segplan.workload import Workload
-
 FREE_OF_COST = frozenset(
     """
     detach.default view.default _unsafe_view.default permute.default transpose.int t.default
@@ -55,8 +53,12 @@ def _suggests_channels_last(t: Tensor) -> bool:
 
 
 @contextmanager
-def behaviour(workload: Workload, capability: tuple[int, int]) -> Iterator[None]:
-    """Give CPU tensors CUDA's choices of operators while the context is open."""
+def behaviour() -> Iterator[None]:
+    """Give CPU tensors CUDA's choices of operators while the context is open.
+
+    Limitation: `scaled_dot_product_attention` is recorded as its flash kernel, which keeps no
+    attention matrix; cards and dtypes without one need more.
+    """
     lib = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

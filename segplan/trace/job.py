@@ -14,7 +14,7 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     """Trace one workload at one batch.
 
     Args:
-        request: {"workload": resolved workload as a dict, "capability": [major, minor]}.
+        request: {"workload": a resolved workload as a dict}.
         progress: not used: a trace takes a second or two.
 
     Returns:
@@ -31,12 +31,11 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     from segplan.trace.tracer import trace_step
 
     workload = Workload.from_dict(request["workload"])
-    major, minor = request["capability"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         network = build(workload)
         try:
-            trace = trace_step(workload, network, (int(major), int(minor)))
+            trace = trace_step(workload, network)
         except SegplanError:
             raise
         except Exception as error:

@@ -44,7 +44,6 @@ class TensorMeta:
             expected *= size
         return True
 
-
     @property
     def channels_last(self) -> bool:
         """Whether a 5-D tensor lies in channels-last order without gaps."""
@@ -78,7 +77,7 @@ class Op:
     Attributes:
         name: aten name with overload, e.g. "convolution.default".
         phase: "forward", "backward" or "optimizer".
-        step: 0 for the first step, 1 for the second.
+        step: 0 for the first step, 1 for the second ...
         at: index into `events` just before the operator's outputs are allocated.
         end: index just after.
         inputs: the tensors among its arguments, in order (lists are flattened).
@@ -98,7 +97,7 @@ class Op:
 
 @dataclass
 class Trace:
-    """The allocations of two training steps at one batch size.
+    """The allocations of a few training steps at one batch size.
 
     Attributes:
         batch: patches in a forward pass.

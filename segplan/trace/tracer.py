@@ -30,7 +30,8 @@ from segplan.trace.tape import (
 from segplan.workload import Workload
 
 STEPS = 3
-"""Steps in a trace: the first creates the optimizer's state, the second is the steady state."""
+"""Steps in a trace: the first creates the optimizer's state, and the pool of a fresh process
+still fragments in the second and third (what "fits" means is defined by three)."""
 
 _SMALL_INDEX = 64
 """Index tensors up to this many elements stay real (losses call `torch.arange(...).tolist()`)."""
@@ -126,14 +127,13 @@ class Recorder(TorchDispatchMode):
         return out
 
 
-def trace_step(workload: Workload, network: nn.Module, capability: tuple[int, int]) -> Trace:
-    """Trace two training steps of a resolved workload.
+def trace_step(workload: Workload, network: nn.Module) -> Trace:
+    """Trace three training steps of a resolved workload.
 
     Args:
         workload: resolved; its batch is the trace's.
         network: built on the CPU with real parameters. They are replaced by fake ones: the
             network cannot be used for anything but tracing afterwards.
-        capability: compute capability of the card whose behaviour the trace takes.
 
     Raises:
         Exception: whatever the network raises on this input (the caller turns it into words).
@@ -146,7 +146,7 @@ def trace_step(workload: Workload, network: nn.Module, capability: tuple[int, in
     def phase(name: str) -> None:
         recorder.phase = name
 
-    with fake, recorder, backend_flags(workload), cuda.behaviour(workload, capability):
+    with fake, recorder, backend_flags(workload), cuda.behaviour():
         for parameter in network.parameters():
             recorder.track(parameter, PARAMETER)
         for buffer in network.buffers():

@@ -6,16 +6,15 @@ import contextlib
 import os
 import selectors
 import signal
-import site
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Self
 
 from segplan.errors import WorkerError
 from segplan.worker.failures import WorkerGarbled, WorkerTimedOut, crashed, revive
+from segplan.worker.launch import launch
 from segplan.worker.wire import Decoder, NoFrameError, encode
 
 START_TIMEOUT_S = 300.0
@@ -82,31 +81,10 @@ class Worker:
             return self
         if os.name != "posix":
             raise WorkerError("Worker processes need Linux, macOS or WSL2.")
-        request_read, request_write = os.pipe()
-        reply_read, reply_write = os.pipe()
-        output_read, output_write = os.pipe()
-        command = [sys.executable, "-P", "-m", "segplan.worker.child", self.target]
-        command += ["--request-fd", str(request_read), "--reply-fd", str(reply_write)]
-        command += ["--parent", str(os.getpid())]
-        self._fds = {"request": request_write, "reply": reply_read, "output": output_read}
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output_write,
-                stderr=output_write,
-                pass_fds=(request_read, reply_write),
-                start_new_session=True,
-                env=_environment(self._env),
-            )
+            self._process, self._fds = launch(self.target, self._env)
         except OSError as error:
-            self._close_fds()
             raise WorkerError(f"The system starts no child process: {error}.") from error
-        finally:
-            for fd in (request_read, reply_write, output_write):
-                os.close(fd)
-        for fd in self._fds.values():
-            os.set_blocking(fd, False)
         path = [os.path.abspath(entry or os.curdir) for entry in sys.path]
         self._outgoing += encode({"sys_path": path, "startup": self._startup})
         self._deadline = time.monotonic() + START_TIMEOUT_S
@@ -312,13 +290,3 @@ class Worker:
     def _close_fds(self) -> None:
         while self._fds:
             os.close(self._fds.popitem()[1])
-
-
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The child's environment; it must find this very segplan, installed or not."""
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", **extra}
-    root = str(Path(__file__).resolve().parents[2])
-    if root not in [*site.getsitepackages(), site.getusersitepackages()]:
-        known = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
-        env["PYTHONPATH"] = os.pathsep.join([root, *known])
-    return env

@@ -43,7 +43,9 @@ def test_a_dead_child_is_a_crash_that_says_how(worker, do, code, message):
 def test_a_child_killed_while_idle(worker):
     worker.call({"do": "empty"}, 20)
     os.kill(worker.pid, signal.SIGKILL)
-    assert gone(worker.pid)
+    end = time.monotonic() + 5
+    while worker.alive and time.monotonic() < end:  # its threads end one after the other
+        time.sleep(0.01)
     assert not worker.alive
     with pytest.raises(WorkerCrashed, match="signal 9"):
         worker.call({"do": "empty"}, 20)
@@ -160,3 +162,14 @@ def test_the_line_that_tells(tail, line):
 def test_a_start_prints_nothing(worker):
     worker.call({"do": "empty"}, 20)
     assert bytes(worker._tail) == b""
+
+
+def test_a_busy_child_ends_when_its_pipe_closes(worker):
+    pids = []
+    worker.submit({"do": "sleep", "seconds": 60}, 60, lambda news: pids.append(news["pid"]))
+    end = time.monotonic() + 20
+    while not pids and time.monotonic() < end:
+        worker.advance()
+        time.sleep(0.01)
+    os.close(worker._fds.pop("request"))
+    assert gone(pids[0])

@@ -1,0 +1,1 @@
+"""The presets: installed as `segplan.presets`, read by `segplan.api.config`."""

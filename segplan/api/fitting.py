@@ -1,0 +1,355 @@
+"""`fit`: the largest batch of each patch that a card trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segplan.api.predicting import Predictor, Progress, silent
+from segplan.errors import CardError, RequestError, SegplanError
+from segplan.gpus import Card, GpuKind, catalogue, find_card, local_cards, parse_gpus, select
+from segplan.memory.context import context_bytes
+from segplan.networks import check, next_valid, resolve, smallest_valid
+from segplan.results import Cell, Fit, LimitedBy, MemoryEstimate
+from segplan.search import (
+    Verdict,
+    candidate_patches,
+    default_patches,
+    largest_batch,
+    largest_patch,
+    recommend,
+)
+from segplan.trace.tape import AFFINE_BATCHES
+from segplan.units import MIB, Patch
+from segplan.workload import Workload
+
+DEFAULT_RESERVE = 512 * MIB
+DEFAULT_MAX_BATCH = 64
+LARGEST_SIDE = 512
+"""Cubes above this side are not tried when the largest patch is sought."""
+
+CANDIDATE_STEP = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, checked and with defaults filled.
+
+    Attributes:
+        workload: resolved; its patch and batch are placeholders.
+        patches: patches to answer for; empty when `batch` is given without patches.
+        batch: the wanted batch when the largest patch is sought, else None.
+        allocator_limit: bytes, instead of what the card offers; None: what it offers.
+        reserve: bytes left free.
+        max_batch: where the search ends.
+    """
+
+    workload: Workload
+    patches: tuple[Patch, ...]
+    batch: int | None
+    allocator_limit: int | None
+    reserve: int
+    max_batch: int
+
+
+def fit(
+    workload: Workload,
+    gpu: str = "0",
+    patches: Sequence[Patch] | None = None,
+    *,
+    batch: int | None = None,
+    emulate: str | None = None,
+    allocator_limit: int | None = None,
+    reserve: int = DEFAULT_RESERVE,
+    max_batch: int = DEFAULT_MAX_BATCH,
+    store: str | None = None,
+    share: bool = False,
+    soak: int = 0,
+    progress: Progress = silent,
+) -> Fit:
+    """Find the largest batch of each patch that a card trains.
+
+    A card that is here (an index or a UUID) is measured; a named one is predicted.
+
+    Args:
+        workload: what is trained; its patch and batch are ignored.
+        gpu: "0", a UUID, a card's name, or a YAML file.
+        patches: (H, W, D) each; None: cubes of 64, 96, 128, 160, 192 and 224, rounded up to
+            what the network takes.
+        batch: ask the other way round: the largest patch at this batch.
+        emulate: with a card that is here: cap its memory to what this card would offer.
+        allocator_limit: bytes the allocator may use, whatever the card.
+        reserve: bytes left free on purpose.
+        max_batch: look no further.
+        store: file measurements are kept in; None: the user's data directory.
+        share: measure although other processes use the card.
+        soak: repeat the recommended cell for this many steps and report drift (measured only).
+        progress: called with (done, total, what).
+
+    Returns:
+        A cell for each patch, with its basis and intervals.
+
+    Raises:
+        RequestError: the network, a patch, the card or an option cannot be used as asked.
+        WorkerError: a child process died on the way.
+    """
+    question = ask(workload, patches, batch, allocator_limit, reserve, max_batch)
+    requests = parse_gpus(gpu)
+    if len(requests) != 1 or requests[0].kind in (GpuKind.ALL, GpuKind.CATALOG):
+        raise RequestError(f"fit answers for one card, not '{gpu}': use fit_many for several.")
+    if requests[0].kind is GpuKind.LOCAL:
+        from segplan.api.measuring import fit_measured
+
+        return fit_measured(
+            question,
+            select(requests[0].text),
+            emulate=find_card(emulate) if emulate is not None else None,
+            store=store,
+            share=share,
+            soak=soak,
+            progress=progress,
+        )
+    card = find_card(requests[0].text)
+    if emulate is not None:
+        raise CardError(
+            f"--as {emulate} needs a card that is here, like --gpu 0: to predict {emulate}, "
+            f"say --gpu {emulate} alone."
+        )
+    if soak:
+        raise CardError(f"--soak measures, and {card.slug} is not here: use --gpu 0.")
+    with Predictor(question.workload, card, progress) as predictor:
+        return fit_predicted(question, card, predictor)
+
+
+def fit_many(
+    workload: Workload,
+    gpus: Sequence[str],
+    patches: Sequence[Patch] | None = None,
+    *,
+    batch: int | None = None,
+    allocator_limit: int | None = None,
+    reserve: int = DEFAULT_RESERVE,
+    max_batch: int = DEFAULT_MAX_BATCH,
+    store: str | None = None,
+    share: bool = False,
+    progress: Progress = silent,
+) -> tuple[Fit, ...]:
+    """`fit` for several cards; "all" is every card here, "catalog" every card known.
+
+    Named cards share their traces. Arguments and errors as for `fit`.
+    """
+    question = ask(workload, patches, batch, allocator_limit, reserve, max_batch)
+    fits: list[Fit] = []
+    with Predictor(question.workload, None, progress) as predictor:
+        for request in parse_gpus(",".join(gpus)):
+            if request.kind in (GpuKind.LOCAL, GpuKind.ALL):
+                from segplan.api.measuring import fit_measured
+
+                here = local_cards() if request.kind is GpuKind.ALL else (select(request.text),)
+                fits.extend(
+                    fit_measured(
+                        question, local, emulate=None, store=store, share=share, soak=0,
+                        progress=progress,
+                    )
+                    for local in here
+                )  # fmt: skip
+                continue
+            named = catalogue() if request.kind is GpuKind.CATALOG else (find_card(request.text),)
+            for card in named:
+                predictor.aim(card)
+                fits.append(fit_predicted(question, card, predictor))
+    return tuple(fits)
+
+
+def ask(
+    workload: Workload,
+    patches: Sequence[Patch] | None,
+    batch: int | None,
+    allocator_limit: int | None,
+    reserve: int,
+    max_batch: int,
+) -> Question:
+    """Check what is asked and fill defaults (errors as for `fit`)."""
+    base = resolve(workload, check_patch=False)
+    for name, value, least in (
+        ("batch", batch, 1),
+        ("allocator_limit", allocator_limit, 1),
+        ("reserve", reserve, 0),
+        ("max_batch", max_batch, 1),
+    ):
+        if value is not None and value < least:
+            raise RequestError(f"{name} must be at least {least}, not {value}.")
+    if patches is not None:
+        chosen = tuple(dict.fromkeys((h, w, d) for h, w, d in patches))
+        if not chosen:
+            raise RequestError("no patch is named: leave patches out for the default sizes.")
+        for patch in chosen:
+            check(base.replace(patch=patch, batch=batch or 2))
+    elif batch is None:
+        chosen = default_patches(lambda patch: next_valid(base, patch))
+    else:
+        chosen = tuple(
+            candidate_patches(
+                lambda patch: next_valid(base, patch),
+                smallest_valid(base),
+                CANDIDATE_STEP,
+                LARGEST_SIDE,
+            )
+        )
+    return Question(base, chosen, batch, allocator_limit, reserve, max_batch)
+
+
+def budget_of(question: Question, visible: int, context: int) -> int:
+    """Bytes the allocator may use.
+
+    Raises:
+        CardError: nothing is left after the context and the reserve.
+    """
+    if question.allocator_limit is not None:
+        return question.allocator_limit
+    budget = visible - context - question.reserve
+    if budget <= 0:
+        raise CardError(
+            f"nothing is left of {visible // MIB} MiB after {context // MIB} MiB for the CUDA "
+            f"context and {question.reserve // MIB} MiB kept free: lower --reserve."
+        )
+    return budget
+
+
+def fit_predicted(question: Question, card: Card, predictor: Predictor) -> Fit:
+    """The frontier of a card that is not here (errors as for `fit`)."""
+    context, measured = context_bytes(card.compute_capability)
+    budget = budget_of(question, card.memory_visible, context)
+    warnings = []
+    if not measured:
+        warnings.append(
+            f"The CUDA context of the {card.name} was not measured: {context // MIB} MiB assumed."
+        )
+    if question.batch is not None:
+        cells = [_largest_patch(question, predictor, budget)]
+    else:
+        predictor.trace((p, b) for p in question.patches for b in AFFINE_BATCHES)
+        cells = [_cell(question, predictor, patch, budget) for patch in question.patches]
+    return conclude(question, card.slug, budget, context, cells, predictor, warnings)
+
+
+def conclude(
+    question: Question,
+    slug: str,
+    budget: int,
+    context: int,
+    cells: Sequence[Cell],
+    predictor: Predictor,
+    warnings: Sequence[str],
+    measured_on: str | None = None,
+) -> Fit:
+    """Recommend a cell, or name the card that would do when nothing fits."""
+    index, reason = recommend(cells)
+    smallest = None
+    answered = [c for c in cells if c.status == "ok"]
+    if answered and index is None:
+        easiest = min(
+            (c for c in answered if c.memory is not None),
+            key=lambda c: c.memory.least_memory if c.memory else 0,
+            default=None,
+        )
+        if easiest is not None and easiest.memory is not None:
+            smallest = smallest_card(question, predictor, easiest, question.batch or 1)
+    return Fit(
+        workload=question.workload,
+        card=slug,
+        budget=budget,
+        context=context,
+        reserve=question.reserve,
+        cells=tuple(cells),
+        recommended=index,
+        reason=reason,
+        measured_on=measured_on,
+        smallest_card=smallest,
+        warnings=tuple(warnings),
+    )
+
+
+def smallest_card(question: Question, predictor: Predictor, cell: Cell, batch: int) -> str | None:
+    """Slug of the catalogue card with the least memory that trains the cell's patch."""
+    aimed = predictor.target
+    try:
+        for card in sorted(catalogue(), key=lambda c: c.memory_visible):
+            context, _ = context_bytes(card.compute_capability)
+            budget = card.memory_visible - context - question.reserve
+            if budget < (cell.memory.peak_allocated if cell.memory else 0):
+                continue
+            predictor.aim(card)
+            if predictor.fits(cell.patch, batch, budget):
+                return card.slug
+    except SegplanError:
+        return None
+    finally:
+        predictor.target = aimed
+    return None
+
+
+def _oracle(predictor: Predictor, patch: Patch, batch: int, budget: int) -> Verdict:
+    if predictor.kernel_limit(patch, batch) is not None:
+        return Verdict.KERNEL
+    return Verdict.FITS if predictor.fits(patch, batch, budget) else Verdict.TOO_BIG
+
+
+def guess_batch(predictor: Predictor, patch: Patch, budget: int) -> int:
+    """The batch at which the least memory, a line through two batches, meets the budget."""
+    low, high = (predictor.estimate(patch, b).least_memory for b in AFFINE_BATCHES)
+    slope = max((high - low) / (AFFINE_BATCHES[1] - AFFINE_BATCHES[0]), 1.0)
+    return max(0, int(AFFINE_BATCHES[0] + (budget - low) / slope))
+
+
+def _cell(question: Question, predictor: Predictor, patch: Patch, budget: int) -> Cell:
+    answer = largest_batch(
+        lambda batch: _oracle(predictor, patch, batch, budget),
+        cap=question.max_batch,
+        guess=guess_batch(predictor, patch, budget),
+    )
+    memory = predictor.estimate(patch, max(answer.max_batch, 1))
+    return Cell(
+        patch=patch,
+        max_batch=answer.max_batch,
+        limited_by=answer.limited_by,
+        memory=memory,
+        note=cell_note(answer.max_batch, answer.violations, memory, budget)
+        or _kernel_note(predictor, patch, answer.max_batch, answer.limited_by),
+    )
+
+
+def cell_note(
+    max_batch: int, violations: Sequence[str], memory: MemoryEstimate, budget: int
+) -> str | None:
+    """What a reader should know about a cell, or None."""
+    if violations:
+        return violations[0]
+    if max_batch and memory.least_memory_high > budget:
+        return "a tight fit: within the uncertainty of the least memory"
+    return None
+
+
+def _kernel_note(
+    predictor: Predictor, patch: Patch, max_batch: int, limited_by: LimitedBy | None
+) -> str | None:
+    if limited_by is not LimitedBy.KERNEL:
+        return None
+    what = predictor.kernel_limit(patch, max_batch + 1)
+    return f"{what} refuses tensors of 2^31 elements" if what else None
+
+
+def _largest_patch(question: Question, predictor: Predictor, budget: int) -> Cell:
+    batch = question.batch
+    assert batch is not None
+    patches = sorted(question.patches, key=lambda p: p[0] * p[1] * p[2])
+    answer = largest_patch(lambda patch: _oracle(predictor, patch, batch, budget), patches)
+    patch = answer.patch if answer.patch is not None else patches[0]
+    memory = predictor.estimate(patch, batch)
+    return Cell(
+        patch=patch,
+        max_batch=batch if answer.patch is not None else 0,
+        limited_by=answer.limited_by,
+        memory=memory,
+        note=cell_note(batch, answer.violations, memory, budget) if answer.patch else None,
+    )

@@ -1,0 +1,301 @@
+"""Prober: one card's probes, one at a time, each in a child process that may die."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self
+
+from segplan.errors import RequestError, SegplanError, WorkerError
+from segplan.gpus.local import GpuProcess, LocalCard
+from segplan.probe.guard import CardGuard
+from segplan.probe.job import STARTUP, TARGET
+from segplan.probe.messages import ProbeRequest
+from segplan.probe.outcomes import spilled
+from segplan.results import Environment, Measurement, Outcome
+from segplan.units import GIB
+from segplan.worker import Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
+from segplan.workload import Workload
+
+TIMEOUT_S = 300.0
+"""Seconds a probe may take before it counts as hanging."""
+BUDGET_S = 20.0
+"""Seconds after which a probe runs no step that is not needed."""
+_LARGEST_CONTEXT = 3 * GIB // 2
+
+
+class ProbeWorker(Protocol):
+    """What the prober needs of a worker."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a request."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number."""
+
+    def start(self) -> Any:
+        """Begin to import; returns at once."""
+
+    def call(
+        self,
+        request: dict[str, Any],
+        timeout_s: float,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """One answer."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Prober:
+    """Runs workloads on one card that is here.
+
+    A process is reused while it is provably clean; after a failure the next one, which has
+    already imported torch and MONAI but not touched the card, takes its place.
+
+    Args:
+        card: the card.
+        allocator_limit: bytes the allocator may hold, or None for all there is.
+        share: accept that other processes use the card meanwhile.
+        timeout_s: seconds a probe may take before it counts as hanging.
+        worker_factory: makes a worker with these environment variables.
+        free_bytes: what is free on the card now, or None; asked before each probe.
+        processes: who holds the card's memory now; asked when it is taken.
+        clock: seconds, for `wall_s` and patience.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        card: LocalCard,
+        *,
+        allocator_limit: int | None = None,
+        share: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        worker_factory: Callable[[Mapping[str, str]], ProbeWorker] | None = None,
+        free_bytes: Callable[[], int | None] | None = None,
+        processes: Callable[[], Sequence[GpuProcess]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.card = card
+        self.allocator_limit = allocator_limit
+        self.timeout_s = timeout_s
+        self.probes = 0
+        self.context_bytes: int | None = None
+        """Most bytes a process needed outside the allocator so far; None until known."""
+        self._share = share
+        self._factory = worker_factory or _real_worker
+        self._clock = clock
+        self._guard = CardGuard(card, free_bytes, processes, clock, sleep)
+        self._lock = threading.Lock()
+        self._worker: ProbeWorker | None = None
+        self._spare: ProbeWorker | None = None
+        self._used = False
+        self._held = 0
+        self._environment = Environment(
+            card_name=card.name, card_uuid=card.uuid, driver=card.driver
+        )
+        self._pace: dict[str, tuple[int, float]] = {}
+
+    def start(self) -> Self:
+        """Let the first process begin to import while the caller does something else."""
+        if self._worker is None:
+            self._worker = self._new()
+        return self
+
+    def probe(
+        self,
+        workload: Workload,
+        *,
+        fresh: bool = False,
+        timeout_s: float | None = None,
+        timed_steps: int = 5,
+        warmup: int = 3,
+        budget_s: float = BUDGET_S,
+    ) -> Measurement:
+        """Run a workload; whatever happens to the process is the measurement's outcome.
+
+        Args:
+            workload: resolved; its batch is what runs.
+            fresh: only a process that has run nothing will do.
+            timeout_s: seconds before it counts as hanging; by default the prober's.
+            timed_steps: samples to take; 0 only asks whether it trains.
+            warmup: steps before, at least; more until two take the same time.
+            budget_s: seconds after which no step is run that is not needed.
+
+        Raises:
+            RequestError: the network cannot be built, or torch cannot use the card.
+            CardError: another process took the card's memory meanwhile.
+        """
+        with self._lock:
+            self._check_card()
+            began = self._clock()
+            worker, is_fresh = self._take(fresh)
+            request: ProbeRequest = {
+                "workload": workload.to_dict(),
+                "allocator_limit": self.allocator_limit,
+                "warmup": warmup,
+                "steps": timed_steps,
+                "budget_s": budget_s,
+                "free_before": self._guard.free_bytes() if is_fresh else None,
+            }
+            self.probes += 1
+            reply = self._ask(worker, dict(request), timeout_s or self.timeout_s)
+            measurement = self._measurement(workload, reply, is_fresh, began)
+            if measurement.outcome is not Outcome.FITS or not reply.get("clean"):
+                self._drop()
+            if measurement.outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT):
+                self._check_card()  # was it the workload, or somebody else?
+            return measurement
+
+    def close(self) -> None:
+        """End all processes."""
+        self._drop()
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _ask(
+        self, worker: ProbeWorker, request: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        """The child's reply, or one made up for a child that gave none."""
+        try:
+            return worker.call(request, timeout_s, self._news)
+        except RequestError:
+            self._drop()
+            raise
+        except WorkerTimedOut as error:
+            return _no_reply(Outcome.TIMED_OUT, error)
+        except (WorkerCrashed, WorkerGarbled) as error:
+            return _no_reply(Outcome.CRASHED, error)
+        except WorkerError as error:
+            return _no_reply(Outcome.FAILED, error)
+        except BaseException:  # Ctrl-C above all
+            self.close()
+            raise
+
+    def _news(self, news: dict[str, Any]) -> None:
+        known = news.get("environment")
+        if not isinstance(known, dict):
+            return
+        names = {field.name for field in dataclasses.fields(Environment)}
+        told = {k: v for k, v in known.items() if k in names and v is not None}
+        self._environment = dataclasses.replace(self._environment, **told)
+        if self._spare is None or not self._spare.alive:  # this one has imported: now the next
+            self._spare = self._new()
+
+    def _take(self, fresh: bool) -> tuple[ProbeWorker, bool]:
+        """A worker, and whether it has run nothing before."""
+        if self._worker is not None and (not self._worker.alive or (fresh and self._used)):
+            self._drop()
+        if self._worker is None:
+            spare, self._spare = self._spare, None
+            self._worker = spare if spare is not None and spare.alive else self._new()
+        is_fresh, self._used = not self._used, True
+        return self._worker, is_fresh
+
+    def _new(self) -> ProbeWorker:
+        visible = self.card.uuid or str(self.card.index or 0)
+        worker = self._factory({"CUDA_VISIBLE_DEVICES": visible})
+        worker.start()
+        return worker
+
+    def _drop(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        self._worker, self._used, self._held = None, False, 0
+
+    def _check_card(self) -> None:
+        if not self._share:
+            own = [worker.pid for worker in (self._worker, self._spare) if worker is not None]
+            self._guard.check(self._held, own)
+
+    def _measurement(
+        self, workload: Workload, reply: dict[str, Any], fresh: bool, began: float
+    ) -> Measurement:
+        try:
+            outcome = Outcome(reply["outcome"])
+            samples = tuple(float(s) for s in reply["step_seconds"])
+            numbers = {name: _whole(reply[name]) for name in _NUMBERS}
+            context, held = _whole(reply["context_bytes"]), _whole(reply["held_bytes"])
+            message = None if reply["message"] is None else str(reply["message"])
+        except (KeyError, TypeError, ValueError) as error:
+            strange = SegplanError(f"The child process's answer makes no sense ({error!r}).")
+            reply.clear()
+            reply.update(_no_reply(Outcome.FAILED, strange))
+            return self._measurement(workload, reply, fresh, began)
+        if context is not None:
+            self.context_bytes = max(context, self.context_bytes or 0)
+        if held is None and context is not None:
+            held = min(context, _LARGEST_CONTEXT)
+        self._held = self._held if held is None else held
+        if outcome is Outcome.FITS and self.card.spills:
+            outcome, message = self._if_spilled(workload, samples, numbers["peak_reserved"])
+        return Measurement(
+            workload=workload,
+            outcome=outcome,
+            allocator_limit=self.allocator_limit,
+            fresh=fresh,
+            step_seconds=samples,
+            environment=self._environment,
+            message=message,
+            wall_s=self._clock() - began,
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            **numbers,
+        )
+
+    def _if_spilled(
+        self, workload: Workload, samples: tuple[float, ...], peak_reserved: int | None
+    ) -> tuple[Outcome, str | None]:
+        """What a step without an error was, on a card that spills into the host's memory."""
+        pace = statistics.median(samples) / workload.batch if samples else None
+        key = workload.replace(batch=1).key()
+        batch, reference = self._pace.get(key, (workload.batch, None))
+        if spilled(
+            peak_reserved=peak_reserved,
+            context_bytes=self.context_bytes,
+            capacity_bytes=self._guard.free_at_start or self.card.visible_bytes,
+            seconds_per_patch=pace,
+            reference_seconds_per_patch=reference if batch < workload.batch else None,
+        ):
+            return Outcome.SPILLED, "The step used the host's memory: it does not fit the card."
+        if pace is not None and (reference is None or workload.batch < batch):
+            self._pace[key] = (workload.batch, pace)
+        return Outcome.FITS, None
+
+
+_NUMBERS = ("peak_allocated", "peak_reserved", "process_bytes", "allocator_retries")
+
+
+def _no_reply(outcome: Outcome, error: SegplanError) -> dict[str, Any]:
+    return {
+        "outcome": outcome.value,
+        "message": str(error),
+        "step_seconds": [],
+        "context_bytes": None,
+        "held_bytes": None,
+        "clean": False,
+        **dict.fromkeys(_NUMBERS),
+    }
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _real_worker(env: Mapping[str, str]) -> ProbeWorker:
+    return Worker(TARGET, env=env, startup=STARTUP)
