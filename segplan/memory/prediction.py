@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segplan.memory.allocator import Settings, least_limit, replay
+from segplan.memory.allocator import DEFAULTS, Settings, least_limit, replay
 from segplan.memory.kernels import Architecture
 from segplan.memory.program import WORKSPACE, Program, compile_program, holdings, peak
 from segplan.results import Basis, MemoryBreakdown, MemoryEstimate
@@ -35,7 +35,7 @@ class Target:
 
     architecture: Architecture | None = None
     context: int | None = None
-    settings: Settings = Settings()
+    settings: Settings = DEFAULTS
 
 
 def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
@@ -50,7 +50,7 @@ def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
     """
     program = compile_program(tape.at(batch), target.architecture)
     free = replay(program.ops, program.sizes, None, target.settings)
-    most, where = peak(program)
+    _, where = peak(program)
     boundary = least_limit(
         program.ops, program.sizes, target.settings, program.optional, high=free.peak_reserved
     )

@@ -128,7 +128,7 @@ def make_loss(w: Workload) -> Callable[[Any, Tensor], Tensor]:
     A network that returns several outputs (deep supervision, as a list or stacked on axis 1)
     is trained on all of them, each head's weight half of the one before, as nnU-Net does.
     """
-    from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss
+    from monai.losses.dice import DiceCELoss, DiceFocalLoss, DiceLoss
 
     one_class = w.out_channels == 1
     shared: dict[str, Any] = {"to_onehot_y": not one_class}
@@ -150,7 +150,8 @@ def make_loss(w: Workload) -> Callable[[Any, Tensor], Tensor]:
     def loss(output: Any, label: Tensor) -> Tensor:
         heads = _heads(output)
         if len(heads) == 1:
-            return base(heads[0], label)
+            only: Tensor = base(heads[0], label)
+            return only
         total = None
         for i, head in enumerate(heads):
             target = label
@@ -158,7 +159,7 @@ def make_loss(w: Workload) -> Callable[[Any, Tensor], Tensor]:
                 target = nn.functional.interpolate(
                     label.float(), size=head.shape[2:], mode="nearest"
                 ).to(label.dtype)
-            term = base(head, target) * 0.5**i
+            term: Tensor = base(head, target) * 0.5**i
             total = term if total is None else total + term
         assert total is not None
         return total

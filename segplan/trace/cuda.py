@@ -90,6 +90,6 @@ def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
 
 
 def _softmax_with(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    if x.dtype == torch.float16 and dtype == torch.float32:
-        return op(x, dim, True)
-    return op(x if dtype is None else x.to(dtype), dim, False)
+    inside = x.dtype == torch.float16 and dtype == torch.float32
+    result: Tensor = op(x if inside or dtype is None else x.to(dtype), dim, inside)
+    return result

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_iter
 
 from segplan.step.train import MEMORY_FORMAT, backend_flags, make_step
 from segplan.trace import autocast, cuda
@@ -36,6 +35,11 @@ still fragments in the second and third (what "fits" means is defined by three).
 _SMALL_INDEX = 64
 """Index tensors up to this many elements stay real (losses call `torch.arange(...).tolist()`)."""
 
+_DTYPE_NAMES = {
+    value: str(value).removeprefix("torch.")
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
 _SCALAR_READS = ("_local_scalar_dense.default",)
 
 
@@ -48,7 +52,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, batch: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace(batch)
         self.phase = "setup"
         self.module = ""
@@ -92,11 +96,13 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
         name = str(func).removeprefix("aten.")
         if name.startswith("arange") and _count(args) <= _SMALL_INDEX:
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
-        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
         if tensors and not any(isinstance(t, FakeTensor) for t in tensors):
             with unset_fake_temporarily():  # constants and step counters: host memory
                 return func(*args, **kwargs)
@@ -107,8 +113,9 @@ class Recorder(TorchDispatchMode):
         at = len(trace.events)
         kind = ACTIVATION if self.phase == "forward" else TEMPORARY
         empty = cuda.EMPTY_ON_CUDA.get(name, ())
-        for i, tensor in enumerate(tree_iter(out)):
-            if isinstance(tensor, Tensor) and i not in empty:
+        made = list(_tensors((out,)))
+        for i, tensor in enumerate(made):
+            if i not in empty:
                 self.track(tensor, kind)
         if name in cuda.FREE_OF_COST:
             return out
@@ -119,8 +126,8 @@ class Recorder(TorchDispatchMode):
                 len(trace.step_starts) - 1,
                 at,
                 len(trace.events),
-                _describe((args, kwargs)),
-                _describe(out),
+                _describe(tensors),
+                _describe(made),
                 tuple(_plain(a) for a in args),
             )
         )
@@ -222,11 +229,18 @@ def _count(args: tuple[Any, ...]) -> int:
     return int(max(numbers, default=0))
 
 
-def _describe(values: Any) -> tuple[TensorMeta, ...]:
+def _tensors(values: tuple[Any, ...] | list[Any]) -> Iterator[Tensor]:
+    """The tensors among an operator's values, lists of tensors flattened, in order."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _describe(tensors: list[Tensor]) -> tuple[TensorMeta, ...]:
     return tuple(
-        TensorMeta(tuple(t.shape), str(t.dtype)[6:], tuple(t.stride()))
-        for t in tree_flatten(values)[0]
-        if isinstance(t, Tensor)
+        TensorMeta(tuple(t.shape), _DTYPE_NAMES[t.dtype], tuple(t.stride())) for t in tensors
     )
 
 
