@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segplan.api.predicting import Predictor, Progress, silent
-from segplan.errors import CardError, RequestError, SegplanError
-from segplan.gpus import Card, GpuKind, catalogue, find_card, local_cards, parse_gpus, select
+from segplan.errors import CardError, NetworkError, RequestError, SegplanError, WorkerError
+from segplan.gpus import (
+    Card,
+    GpuKind,
+    LocalCard,
+    catalogue,
+    find_card,
+    local_cards,
+    parse_gpus,
+    select,
+)
 from segplan.memory.context import context_bytes
 from segplan.networks import check, next_valid, resolve, smallest_valid
 from segplan.results import Cell, Fit, LimitedBy, MemoryEstimate
 from segplan.search import (
+    BatchAnswer,
     Verdict,
     candidate_patches,
     default_patches,
@@ -21,6 +32,7 @@ from segplan.search import (
 )
 from segplan.trace.tape import AFFINE_BATCHES
 from segplan.units import MIB, Patch
+from segplan.worker import WorkerTimedOut
 from segplan.workload import Workload
 
 DEFAULT_RESERVE = 512 * MIB
@@ -29,6 +41,11 @@ LARGEST_SIDE = 512
 """Cubes above this side are not tried when the largest patch is sought."""
 
 CANDIDATE_STEP = 32
+TYPICAL_VOXELS = 64**3
+"""From here on the memory of a step is nearly a line in the voxels."""
+
+FEW_PATCHES = 4
+"""With fewer the largest is found by trying; a guess costs two traces."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +160,17 @@ def fit_many(
     with Predictor(question.workload, None, progress) as predictor:
         for request in parse_gpus(",".join(gpus)):
             if request.kind in (GpuKind.LOCAL, GpuKind.ALL):
-                from segplan.api.measuring import fit_measured
+                from segplan.api.measuring import fit_measured, refuse_busy
 
-                here = local_cards() if request.kind is GpuKind.ALL else (select(request.text),)
+                here: Sequence[LocalCard] = (
+                    usable_cards() if request.kind is GpuKind.ALL else (select(request.text),)
+                )
+                for local in here:  # before hours are spent on the first
+                    refuse_busy(local, share)
                 fits.extend(
                     fit_measured(
                         question, local, emulate=None, store=store, share=share, soak=0,
-                        progress=progress,
+                        progress=progress, predictor=predictor,
                     )
                     for local in here
                 )  # fmt: skip
@@ -159,6 +180,16 @@ def fit_many(
                 predictor.aim(card)
                 fits.append(fit_predicted(question, card, predictor))
     return tuple(fits)
+
+
+def usable_cards() -> tuple[LocalCard, ...]:
+    """The cards here that run something: the slices of a card that is cut, not the card.
+
+    Raises:
+        CardError: there is none.
+    """
+    cards = tuple(card for card in local_cards() if card.mig != "parent")
+    return cards or (select("0"),)  # which says why there is none
 
 
 def ask(
@@ -177,10 +208,10 @@ def ask(
         ("reserve", reserve, 0),
         ("max_batch", max_batch, 1),
     ):
-        if value is not None and value < least:
-            raise RequestError(f"{name} must be at least {least}, not {value}.")
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise RequestError(f"{name} must be a whole number of at least {least}, not {value!r}.")
     if patches is not None:
-        chosen = tuple(dict.fromkeys((h, w, d) for h, w, d in patches))
+        chosen = tuple(dict.fromkeys(base.replace(patch=patch).patch for patch in patches))
         if not chosen:
             raise RequestError("no patch is named: leave patches out for the default sizes.")
         for patch in chosen:
@@ -228,8 +259,8 @@ def fit_predicted(question: Question, card: Card, predictor: Predictor) -> Fit:
     if question.batch is not None:
         cells = [_largest_patch(question, predictor, budget)]
     else:
-        predictor.trace((p, b) for p in question.patches for b in AFFINE_BATCHES)
-        cells = [_cell(question, predictor, patch, budget) for patch in question.patches]
+        trace_ahead(question, predictor, budget)
+        cells = _cells(question, predictor, budget)
     return conclude(question, card.slug, budget, context, cells, predictor, warnings)
 
 
@@ -246,7 +277,7 @@ def conclude(
     """Recommend a cell, or name the card that would do when nothing fits."""
     index, reason = recommend(cells)
     smallest = None
-    answered = [c for c in cells if c.status == "ok"]
+    answered = [c for c in cells if c.status == "ok" and c.limited_by is LimitedBy.MEMORY]
     if answered and index is None:
         easiest = min(
             (c for c in answered if c.memory is not None),
@@ -254,7 +285,7 @@ def conclude(
             default=None,
         )
         if easiest is not None and easiest.memory is not None:
-            smallest = smallest_card(question, predictor, easiest, question.batch or 1)
+            smallest = smallest_card(question, predictor, easiest, budget)
     return Fit(
         workload=question.workload,
         card=slug,
@@ -270,23 +301,48 @@ def conclude(
     )
 
 
-def smallest_card(question: Question, predictor: Predictor, cell: Cell, batch: int) -> str | None:
-    """Slug of the catalogue card with the least memory that trains the cell's patch."""
+def smallest_card(
+    question: Question, predictor: Predictor, cell: Cell, too_small: int
+) -> str | None:
+    """Slug of the catalogue card with the least memory that trains the cell's patch.
+
+    Args:
+        question: what is asked.
+        predictor: of its workload.
+        cell: in which nothing fits.
+        too_small: bytes under which it did not fit: no card with less comes into question.
+    """
     aimed = predictor.target
+    least = max(too_small + 1, cell.memory.peak_allocated if cell.memory else 0)
     try:
         for card in sorted(catalogue(), key=lambda c: c.memory_visible):
             context, _ = context_bytes(card.compute_capability)
             budget = card.memory_visible - context - question.reserve
-            if budget < (cell.memory.peak_allocated if cell.memory else 0):
+            if budget < least:
                 continue
             predictor.aim(card)
-            if predictor.fits(cell.patch, batch, budget):
+            if predictor.fits(cell.patch, question.batch or 1, budget):
                 return card.slug
     except SegplanError:
         return None
     finally:
         predictor.target = aimed
     return None
+
+
+def trace_ahead(question: Question, predictor: Predictor, budget: int) -> None:
+    """Trace side by side what the cells are about to ask for.
+
+    Batches 2 and 3 give all larger ones; batch 1 has a trace of its own, needed where the answer
+    is small.
+    """
+    predictor.trace((patch, batch) for patch in question.patches for batch in AFFINE_BATCHES)
+    small = []
+    for patch in question.patches:
+        with contextlib.suppress(NetworkError, WorkerError):
+            if guess_batch(predictor, patch, budget) < AFFINE_BATCHES[0]:
+                small.append((patch, 1))
+    predictor.trace(small)
 
 
 def _oracle(predictor: Predictor, patch: Patch, batch: int, budget: int) -> Verdict:
@@ -302,12 +358,39 @@ def guess_batch(predictor: Predictor, patch: Patch, budget: int) -> int:
     return max(0, int(AFFINE_BATCHES[0] + (budget - low) / slope))
 
 
-def _cell(question: Question, predictor: Predictor, patch: Patch, budget: int) -> Cell:
-    answer = largest_batch(
+def predicted_batch(
+    question: Question, predictor: Predictor, patch: Patch, budget: int, *, look_above: int = 0
+) -> BatchAnswer:
+    """The largest batch of a patch by replay (errors as for `Predictor.estimate`)."""
+    return largest_batch(
         lambda batch: _oracle(predictor, patch, batch, budget),
         cap=question.max_batch,
-        guess=guess_batch(predictor, patch, budget),
+        guess=min(guess_batch(predictor, patch, budget), question.max_batch),
+        look_above=look_above,
     )
+
+
+def _cells(question: Question, predictor: Predictor, budget: int) -> list[Cell]:
+    """A cell for each patch; one whose child process died costs no other.
+
+    Raises:
+        WorkerError: all of them died.
+    """
+    cells: list[Cell] = []
+    errors: list[WorkerError] = []
+    for patch in question.patches:
+        try:
+            cells.append(_cell(question, predictor, patch, budget))
+        except WorkerError as error:
+            errors.append(error)
+            cells.append(unanswered(patch, error))
+    if len(errors) == len(cells):
+        raise errors[0]
+    return cells
+
+
+def _cell(question: Question, predictor: Predictor, patch: Patch, budget: int) -> Cell:
+    answer = predicted_batch(question, predictor, patch, budget, look_above=1)
     memory = predictor.estimate(patch, max(answer.max_batch, 1))
     return Cell(
         patch=patch,
@@ -317,6 +400,12 @@ def _cell(question: Question, predictor: Predictor, patch: Patch, budget: int) -
         note=cell_note(answer.max_batch, answer.violations, memory, budget)
         or _kernel_note(predictor, patch, answer.max_batch, answer.limited_by),
     )
+
+
+def unanswered(patch: Patch, error: WorkerError) -> Cell:
+    """The cell of a patch whose child process gave no answer."""
+    status = "timed_out" if isinstance(error, WorkerTimedOut) else "failed"
+    return Cell(patch, 0, None, None, status=status, note=str(error))
 
 
 def cell_note(
@@ -339,17 +428,70 @@ def _kernel_note(
     return f"{what} refuses tensors of 2^31 elements" if what else None
 
 
+def guess_patch(predictor: Predictor, patches: Sequence[Patch], batch: int, budget: int) -> int:
+    """Index of the largest patch that should fit: a line in the voxels through two patches.
+
+    Args:
+        predictor: of the workload.
+        patches: ascending by volume.
+        batch: patches in a step.
+        budget: bytes.
+    """
+    typical = [p for p in patches if voxels(p) >= TYPICAL_VOXELS] or list(patches)
+    if len(patches) < FEW_PATCHES or len(typical) < 2:
+        return 0
+    near, far = typical[:2]
+    predictor.trace([(near, batch), (far, batch)])
+    try:
+        low, high = (predictor.estimate(patch, batch).least_memory for patch in (near, far))
+    except (NetworkError, WorkerError):
+        return 0
+    slope = (high - low) / max(voxels(far) - voxels(near), 1)
+    fitting = [
+        i for i, p in enumerate(patches) if low + slope * (voxels(p) - voxels(near)) <= budget
+    ]
+    return fitting[-1] if fitting else 0
+
+
+def voxels(patch: Patch) -> int:
+    """Voxels of a patch."""
+    return patch[0] * patch[1] * patch[2]
+
+
 def _largest_patch(question: Question, predictor: Predictor, budget: int) -> Cell:
     batch = question.batch
     assert batch is not None
-    patches = sorted(question.patches, key=lambda p: p[0] * p[1] * p[2])
-    answer = largest_patch(lambda patch: _oracle(predictor, patch, batch, budget), patches)
+    patches = sorted(question.patches, key=voxels)
+    guess = guess_patch(predictor, patches, batch, budget)
+    predictor.trace((patch, batch) for patch in patches[guess : guess + 2])
+    told: list[WorkerError] = []
+
+    def oracle(patch: Patch) -> Verdict:
+        try:
+            return _oracle(predictor, patch, batch, budget)
+        except WorkerError as error:
+            told.append(error)
+            return Verdict.UNKNOWN.because(str(error))
+
+    answer = largest_patch(oracle, patches, guess=guess)
+    if told and len(told) == len(answer.calls):
+        raise told[0]
     patch = answer.patch if answer.patch is not None else patches[0]
-    memory = predictor.estimate(patch, batch)
+    memory: MemoryEstimate | None = None
+    with contextlib.suppress(WorkerError):
+        memory = predictor.estimate(patch, batch)
+    note = None if answer.complete else answer.message
+    if answer.patch is not None and memory is not None:
+        note = note or cell_note(batch, answer.violations, memory, budget)
+    status = "ok"
+    if not answer.complete:
+        hung = any(isinstance(error, WorkerTimedOut) for error in told)
+        status = "timed_out" if hung else "failed"
     return Cell(
         patch=patch,
         max_batch=batch if answer.patch is not None else 0,
         limited_by=answer.limited_by,
         memory=memory,
-        note=cell_note(batch, answer.violations, memory, budget) if answer.patch else None,
+        status=status,
+        note=note,
     )

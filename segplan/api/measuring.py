@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import statistics
-from collections.abc import Sequence
 from contextlib import ExitStack
 
-from segplan.api.fitting import Question, budget_of, cell_note, conclude, guess_batch
+from segplan.api.fitting import (
+    Question,
+    budget_of,
+    conclude,
+    guess_patch,
+    predicted_batch,
+    trace_ahead,
+    voxels,
+)
 from segplan.api.predicting import Predictor, Progress
-from segplan.api.recording import Recorder
+from segplan.api.recording import EnvironmentAhead, Recorder
 from segplan.errors import CardError, NetworkError, WorkerError
 from segplan.gpus import Card, LocalCard, as_card
 from segplan.memory.context import context_bytes
@@ -18,14 +27,14 @@ from segplan.results import (
     Basis,
     Cell,
     Fit,
+    LimitedBy,
     Measurement,
     MemoryEstimate,
     Outcome,
     StepTime,
 )
-from segplan.search import Verdict, largest_batch, largest_patch
-from segplan.trace.tape import AFFINE_BATCHES
-from segplan.units import MIB, Patch
+from segplan.search import BatchAnswer, PatchAnswer, Verdict, largest_batch, largest_patch
+from segplan.units import GIB, MIB, Patch
 
 BUSY_BYTES = 256 * MIB
 """Memory other processes may hold before a card counts as busy (a desktop holds about this)."""
@@ -37,7 +46,18 @@ _VERDICTS = {
     Outcome.KERNEL_LIMIT: Verdict.KERNEL,
 }
 TIMED_STEPS = 5
-_LEAST_SOFTNESS = 0.04
+SOAK_PATIENCE = 3
+"""A soak may take so many times what its steps should."""
+
+GIVE_UP = 2
+"""Probes of one cell without an answer (each may be a hang) before it is given up."""
+
+_BUDGET_GRAIN = 32 * MIB
+"""Free memory is rounded down to this, so that a later run meets the same limit and can reuse
+results although some other program took or gave back a little."""
+
+_SELDOM_RESERVED = GIB
+"""Bytes drivers keep for themselves, where NVML does not tell how many."""
 
 
 def fit_measured(
@@ -49,54 +69,97 @@ def fit_measured(
     share: bool,
     soak: int,
     progress: Progress,
+    predictor: Predictor | None = None,
 ) -> Fit:
     """The frontier of a card that is here, or of a smaller one it stands in for.
 
+    Args:
+        question: what is asked.
+        local: the card.
+        emulate: the smaller one; None: the card itself.
+        store: file measurements are kept in; None: the default one.
+        share: measure although other processes use the card.
+        soak: steps to repeat the recommended cell for; 0: none.
+        progress: as for `fit`.
+        predictor: of the same workload, to use its traces; None: one of its own.
+
     Raises:
-        CardError: the card is busy, or smaller than the one to emulate.
+        CardError: the card is busy, is smaller than the one to emulate, or was taken by another
+            process in between.
         NetworkError: the network cannot be built or refuses a patch.
     """
-    _refuse_busy(local, share)
+    refuse_busy(local, share)
     card = as_card(local)
-    context, _ = context_bytes(card.compute_capability)
-    if emulate is not None:
-        if emulate.memory_visible > local.visible_bytes:
-            raise CardError(
-                f"{local.name} has {local.visible_bytes // MIB} MiB and cannot stand in for the "
-                f"larger {emulate.slug} ({emulate.memory_visible // MIB} MiB): predict it with "
-                f"--gpu {emulate.slug}."
-            )
-        context, _ = context_bytes(emulate.compute_capability)
-        budget = budget_of(question, emulate.memory_visible, context)
-    else:
-        free = local.free_bytes if local.free_bytes is not None else local.visible_bytes
-        budget = budget_of(question, min(free, local.visible_bytes), context)
-    if budget > local.visible_bytes:
-        raise CardError(
-            f"{local.name} has {local.visible_bytes // MIB} MiB, less than the limit of "
-            f"{budget // MIB} MiB: ask for less."
-        )
+    budget, context, warnings = _room(question, local, card, emulate)
     with ExitStack() as stack:
         recorder = stack.enter_context(Recorder(store))
         prober = stack.enter_context(Prober(local, allocator_limit=budget, share=share)).start()
-        predictor = stack.enter_context(Predictor(question.workload, emulate or card, progress))
-        search = _Search(question, prober, predictor, recorder, budget, emulate, progress)
+        environment = EnvironmentAhead(local)
+        # What runs is this card's kernels, whichever card it stands in for.
+        if predictor is None:
+            predictor = stack.enter_context(Predictor(question.workload, card, progress))
+        predictor.aim(card)
+        search = _Search(
+            question, prober, predictor, recorder, budget, context, emulate, environment, progress
+        )
         if question.batch is not None:
             cells = [search.largest_patch(question.batch)]
         else:
-            predictor.trace((p, b) for p in question.patches for b in AFFINE_BATCHES)
+            trace_ahead(question, predictor, budget)
             cells = [search.cell(patch) for patch in question.patches]
-        slug = emulate.slug if emulate is not None else card.slug
-        warnings = recorder.warnings
         if emulate is not None:
-            warnings = [*warnings, f"Steps were timed on the {local.name}, not on {emulate.name}."]
+            warnings.append(f"Steps were timed on the {local.name}, not on the {emulate.name}.")
+        slug = emulate.slug if emulate is not None else card.slug
         found = conclude(
             question, slug, budget, context, cells, predictor, warnings, measured_on=local.name
         )
+        soaked = []
         if soak and found.recommended is not None:
-            note = search.soak(found.cells[found.recommended], soak)
-            found = dataclasses.replace(found, warnings=(*found.warnings, note))
-        return found
+            soaked.append(search.soak(found.cells[found.recommended], soak))
+        return dataclasses.replace(found, warnings=(*found.warnings, *soaked, *recorder.warnings))
+
+
+def _room(
+    question: Question, local: LocalCard, card: Card, emulate: Card | None
+) -> tuple[int, int, list[str]]:
+    """(bytes the allocator may use, bytes outside it set aside, warnings).
+
+    Raises:
+        CardError: the card here has less than is asked for.
+    """
+    visible = card.memory_visible
+    own, measured = context_bytes(card.compute_capability)
+    free = visible if local.free_bytes is None else min(local.free_bytes, visible)
+    warnings = []
+    if emulate is None:
+        context = own
+        budget = budget_of(question, free, own)
+        if question.allocator_limit is None:
+            budget = max(budget // _BUDGET_GRAIN * _BUDGET_GRAIN, 1)
+    else:
+        context, measured = context_bytes(emulate.compute_capability)
+        budget = budget_of(question, emulate.memory_visible, context)
+    if not measured and question.allocator_limit is None:
+        name = card.name if emulate is None else emulate.name
+        warnings.append(
+            f"The CUDA context of the {name} was not measured: {context // MIB} MiB assumed."
+        )
+    if budget > free - own:
+        have = f"{local.name} has {max(free - own, 0) // MIB} MiB to train in"
+        if emulate is None:
+            raise CardError(
+                f"{have}, less than the limit of {budget // MIB} MiB: lower --allocator-limit."
+            )
+        if free < visible - BUSY_BYTES:
+            raise CardError(
+                f"{have} as other processes use it, and {emulate.slug} {budget // MIB} MiB: free "
+                f"it, or predict with --gpu {emulate.slug}."
+            )
+        raise CardError(
+            f"{have} and cannot stand in for the larger {emulate.slug} ({budget // MIB} MiB): "
+            f"predict it with --gpu {emulate.slug}."
+        )
+    return budget, context, warnings
 
 
 class _Search:
@@ -109,142 +172,160 @@ class _Search:
         predictor: Predictor,
         recorder: Recorder,
         budget: int,
+        context: int,
         emulate: Card | None,
+        environment: EnvironmentAhead,
         progress: Progress,
     ) -> None:
         self.question, self.prober, self.predictor = question, prober, predictor
-        self.recorder, self.budget, self.emulate, self.progress = (
-            recorder, budget, emulate, progress,
-        )  # fmt: skip
+        self.recorder, self.budget, self.context = recorder, budget, context
+        self.basis = Basis.MEASURED if emulate is None else Basis.EMULATED
+        self.environment, self.progress = environment, progress
         self.done = 0
-        self.found: dict[tuple[Patch, int], Measurement] = {}
-        self.failure: dict[Patch, Measurement] = {}
         self.cells = 0
+        self.found: dict[tuple[Patch, int], Measurement] = {}
 
-    def probe(self, patch: Patch, batch: int, *, fresh: bool) -> Measurement:
-        """Measure, or take what the store has of the very same."""
+    def probe(self, patch: Patch, batch: int) -> Measurement:
+        """Measure in a process that has run nothing, or take what the store has of the same."""
         workload = self.question.workload.replace(patch=patch, batch=batch)
-        known = self.recorder.reusable(workload, self.prober, self.budget, fresh=fresh)
         size = "x".join(map(str, patch))
+        known = self.recorder.reusable(workload, self.environment.get(), self.budget)
         if known is None:
             self.progress(self.done, self._expected(), f"measuring {size} batch {batch}")
-            known = self.prober.probe(workload, fresh=fresh, timed_steps=TIMED_STEPS)
+            known = self.prober.probe(workload, fresh=True, timed_steps=TIMED_STEPS)
+            self.environment.learn(known.environment)
             self.recorder.add(known)
         self.done += 1
         self.found[patch, batch] = known
-        if known.outcome not in _VERDICTS:
-            self.failure[patch] = known
         self.progress(
             self.done, self._expected(), f"{size} batch {batch}: {known.outcome.replace('_', ' ')}"
         )
         return known
 
     def _expected(self) -> int:
+        """Probes in all, as far as one can say: two for each cell that is still to come."""
         patches = 1 if self.question.batch is not None else len(self.question.patches)
-        return max(2 * patches, self.done + 1)
+        return max(self.done + 2 * (patches - self.cells), 1)
 
-    def verdict(self, patch: Patch, batch: int, *, fresh: bool) -> Verdict:
-        """Whether it trains; only a fresh process's word is final."""
-        measured = self.probe(patch, batch, fresh=fresh)
-        return _VERDICTS.get(measured.outcome, Verdict.UNKNOWN)
+    def verdict(self, patch: Patch, batch: int) -> Verdict:
+        """Whether it trains."""
+        measured = self.probe(patch, batch)
+        return _VERDICTS.get(measured.outcome, Verdict.UNKNOWN).because(_told(measured))
 
     def cell(self, patch: Patch) -> Cell:
-        """The largest batch of a patch: predicted first, then b and b + 1 in fresh processes."""
+        """The largest batch of a patch: the predicted one and its neighbour come first."""
         before = self.prober.probes
-        guess: int | None
-        try:
-            guess = min(guess_batch(self.predictor, patch, self.budget), self.question.max_batch)
-        except (NetworkError, WorkerError):
-            guess = None
+        guess: int | None = None
+        with contextlib.suppress(NetworkError, WorkerError):
+            guess = predicted_batch(self.question, self.predictor, patch, self.budget).max_batch
         answer = largest_batch(
-            lambda batch: self.verdict(patch, batch, fresh=True),
+            lambda batch: self.verdict(patch, batch),
             cap=self.question.max_batch,
             guess=guess,
+            give_up=GIVE_UP,
         )
-        return self._finish(
-            patch, answer.max_batch, answer.limited_by, answer.violations, answer.complete, before
-        )
+        hung = any(self._hung(patch, batch) for batch, _ in answer.calls)
+        largest = answer.max_batch
+        return self._finish((patch, max(largest, 1)), largest, answer, hung, before)
 
     def largest_patch(self, batch: int) -> Cell:
         """The largest patch at a batch."""
         before = self.prober.probes
-        patches = sorted(self.question.patches, key=lambda p: p[0] * p[1] * p[2])
-        answer = largest_patch(lambda patch: self.verdict(patch, batch, fresh=True), patches)
-        patch = answer.patch if answer.patch is not None else patches[0]
-        largest = batch if answer.patch is not None else 0
-        return self._finish(
-            patch, largest, answer.limited_by, answer.violations, answer.complete, before
+        patches = sorted(self.question.patches, key=voxels)
+        guess = guess_patch(self.predictor, patches, batch, self.budget)
+        answer = largest_patch(
+            lambda patch: self.verdict(patch, batch), patches, guess=guess, give_up=GIVE_UP
         )
+        hung = any(self._hung(patch, batch) for patch, _ in answer.calls)
+        if answer.patch is None:
+            return self._finish((patches[0], batch), 0, answer, hung, before)
+        return self._finish((answer.patch, batch), batch, answer, hung, before)
+
+    def _hung(self, patch: Patch, batch: int) -> bool:
+        return self.found[patch, batch].outcome is Outcome.TIMED_OUT
 
     def _finish(
         self,
-        patch: Patch,
+        at: tuple[Patch, int],
         max_batch: int,
-        limited_by: object,
-        violations: Sequence[str],
-        complete: bool,
+        answer: BatchAnswer | PatchAnswer,
+        hung: bool,
         probes_before: int,
     ) -> Cell:
-        from segplan.results import LimitedBy
-
-        basis = Basis.MEASURED if self.emulate is None else Basis.EMULATED
-        measured = self.found.get((patch, max_batch))
-        failed = self.failure.get(patch)
-        timed_out = failed is not None and failed.outcome is Outcome.TIMED_OUT
-        status = "ok" if complete else ("timed_out" if timed_out else "failed")
-        memory = self._memory(patch, max(max_batch, 1), measured, basis)
-        note = failed.message if failed is not None and not complete else None
-        if note is None and measured is not None and measured.allocator_retries:
-            note = "fits, but thrashes: the allocator had to release its cache and try again"
+        """The cell of an answer; `at` is the largest that trains, or the smallest there is."""
+        self.cells += 1
+        measured = self.found.get(at) if max_batch else None
+        status = "ok" if answer.complete else ("timed_out" if hung else "failed")
+        note = answer.violations[0] if answer.violations else None
+        if not answer.complete:
+            note = answer.message
+        elif answer.limited_by is LimitedBy.KERNEL:
+            refusals = [v.message for _, v in answer.calls if v.limited_by is LimitedBy.KERNEL]
+            note = note or refusals[-1]
         return Cell(
-            patch=patch,
+            patch=at[0],
             max_batch=max_batch,
-            limited_by=limited_by if isinstance(limited_by, LimitedBy) else None,
-            memory=memory,
-            step=_step_time(measured) if max_batch else None,
-            basis=basis,
+            limited_by=answer.limited_by,
+            memory=self._memory(*at, measured),
+            step=_step_time(measured),
+            basis=self.basis,
             status=status,
             probes=self.prober.probes - probes_before,
             retries=measured.allocator_retries if measured is not None else None,
-            note=note or (cell_note(0, violations, memory, self.budget) if memory else None),
+            note=note,
         )
 
     def _memory(
-        self, patch: Patch, batch: int, measured: Measurement | None, basis: Basis
+        self, patch: Patch, batch: int, measured: Measurement | None
     ) -> MemoryEstimate | None:
         """Peaks as measured; the least memory stays predicted (it was not bisected)."""
-        try:
+        predicted: MemoryEstimate | None = None
+        with contextlib.suppress(NetworkError, WorkerError):
             predicted = self.predictor.estimate(patch, batch)
-        except (NetworkError, WorkerError):
-            predicted = None
         if measured is None or measured.peak_allocated is None or measured.peak_reserved is None:
             return predicted
-        least = predicted.least_memory if predicted else measured.peak_reserved
-        low = predicted.least_memory_low if predicted else measured.peak_allocated
-        high = predicted.least_memory_high if predicted else measured.peak_reserved
-        if measured.outcome is Outcome.FITS:  # it trained under this limit
-            least, low, high = (min(v, self.budget) for v in (least, low, high))
+        least, low, high = measured.peak_reserved, measured.peak_allocated, measured.peak_reserved
+        if predicted is not None:  # but it trained under this limit
+            least, low, high = (
+                min(value, self.budget)
+                for value in (
+                    predicted.least_memory,
+                    predicted.least_memory_low,
+                    predicted.least_memory_high,
+                )
+            )
         return MemoryEstimate(
             peak_allocated=measured.peak_allocated,
             peak_reserved=measured.peak_reserved,
             least_memory=least,
             least_memory_low=low,
             least_memory_high=high,
-            context=self.prober.context_bytes,
-            basis=basis,
+            context=self._context(measured),
+            basis=self.basis,
             breakdown=predicted.breakdown if predicted else None,
         )
+
+    def _context(self, measured: Measurement) -> int:
+        """Bytes outside the allocator: of the very probe, so that it is the same when reused."""
+        process, reserved = measured.process_bytes, measured.peak_reserved
+        if process is None or reserved is None or measured.allocator_retries:
+            return self.context  # the pool has shrunk since its peak: the difference says nothing
+        return max(process - reserved, 0)
 
     def soak(self, cell: Cell, steps: int) -> str:
         """Repeat a cell for many steps; a sentence on the drift of its time and memory."""
         workload = self.question.workload.replace(patch=cell.patch, batch=cell.max_batch)
         self.progress(self.done, self.done + 1, f"soaking for {steps} steps")
+        expected = steps * cell.step.seconds if cell.step is not None else float(steps)
+        patience = SOAK_PATIENCE * expected + self.prober.timeout_s
         measured = self.prober.probe(
-            workload, fresh=True, timed_steps=steps, budget_s=24 * 3600.0, timeout_s=24 * 3600.0
+            workload, fresh=True, timed_steps=steps, budget_s=patience, timeout_s=patience
         )
         self.recorder.add(measured)
-        if measured.outcome is not Outcome.FITS or len(measured.step_seconds) < 2:
-            return f"Soak of {steps} steps ended with {measured.outcome}: {measured.message}."
+        if measured.outcome is not Outcome.FITS:
+            return f"The soak of {steps} steps ended early: {_told(measured)}"
+        if len(measured.step_seconds) < 2:
+            return "The soak is too short to show a drift: ask for more steps."
         half = len(measured.step_seconds) // 2
         first = statistics.median(measured.step_seconds[:half])
         last = statistics.median(measured.step_seconds[half:])
@@ -259,7 +340,14 @@ class _Search:
         )
 
 
+def _told(measured: Measurement) -> str:
+    w = measured.workload
+    what = f"{'x'.join(map(str, w.patch))} at batch {w.batch}"
+    return f"{what}: {measured.message or measured.outcome.replace('_', ' ')}"
+
+
 def _step_time(measured: Measurement | None) -> StepTime | None:
+    """Median and 80 % interval of a probe's own samples."""
     if measured is None or not measured.step_seconds:
         return None
     samples = sorted(measured.step_seconds)
@@ -269,16 +357,27 @@ def _step_time(measured: Measurement | None) -> StepTime | None:
     return StepTime(median, low, high, Basis.MEASURED)
 
 
-def _refuse_busy(local: LocalCard, share: bool) -> None:
-    others = [p for p in local.processes or () if p.bytes is None or p.bytes > 0]
-    used = local.visible_bytes - local.free_bytes if local.free_bytes is not None else 0
-    if share or (not others and used <= BUSY_BYTES):
+def refuse_busy(local: LocalCard, share: bool) -> None:
+    """Make sure nobody else uses the card, unless that is accepted.
+
+    Raises:
+        CardError: somebody does; the message names them and the fix.
+    """
+    if share or local.visible_bytes is None or local.free_bytes is None:
         return
-    if not others and used <= 2 * BUSY_BYTES:
+    used = local.visible_bytes - local.free_bytes
+    tolerated = BUSY_BYTES
+    if local.reserved_bytes is None and not local.processes:
+        tolerated = _SELDOM_RESERVED  # counted as used by drivers that do not tell it apart
+    if used <= tolerated:
         return
-    names = ", ".join(f"PID {p.pid}" + (f" ({p.name})" if p.name else "") for p in others[:4])
+    names = [
+        f"PID {p.pid}" + (f" ({os.path.basename(p.name)})" if p.name else "")
+        for p in sorted(local.processes or (), key=lambda p: p.used_bytes or 0, reverse=True)
+    ]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     raise CardError(
-        f"card {local.index if local.index is not None else local.uuid} is busy: "
-        f"{names or 'other processes'} hold {used // MIB} MiB. Free it, or add --share to plan "
-        f"for the {(local.free_bytes or 0) // MIB} MiB that are left."
+        f"card {local.index if local.index is not None else local.uuid} is busy: {used // MIB} MiB "
+        f"are held by {', '.join(names[:4]) or 'other processes'}{more}. Free it, or add --share "
+        f"to plan for the {local.free_bytes // MIB} MiB that are left."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from segplan.errors import SegplanError
@@ -13,7 +13,7 @@ from segplan.memory.allocator import Settings
 from segplan.memory.context import context_bytes
 from segplan.memory.kernels import Architecture
 from segplan.memory.limits import kernel_limit
-from segplan.memory.prediction import Target, fits, predict
+from segplan.memory.prediction import Target, predict
 from segplan.results import MemoryEstimate
 from segplan.trace.job import TARGET
 from segplan.trace.tape import Tape, trace_from_json
@@ -24,10 +24,19 @@ from segplan.workload import Workload
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) as work goes on."""
 
+MOST_WORKERS = 4
+"""Each holds torch and a network's tapes: about 1 GiB of the host's memory."""
+
 TRACE_TIMEOUT_S = 300.0
 """A trace takes seconds; a network that takes longer than this is given up."""
 
 _NEUTRAL_CAPABILITY = (8, 0)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def silent(_done: int, _total: int, _text: str) -> None:
@@ -63,7 +72,8 @@ class Predictor:
         self.target = target_for(workload, card)
         self.progress = progress
         self._tapes: dict[Patch, Tape] = {}
-        self._failed: dict[Patch, SegplanError] = {}
+        self._failed: dict[tuple[Patch, int], SegplanError] = {}
+        self._estimates: dict[tuple[object, ...], MemoryEstimate] = {}
         self._pool: WorkerPool | None = None
         self._done = self._total = 0
 
@@ -87,19 +97,30 @@ class Predictor:
     def trace(self, wanted: Iterable[tuple[Patch, int]]) -> None:
         """Trace so that every (patch, batch) of `wanted` can be answered, side by side.
 
-        A trace that fails is remembered and raised when that patch is asked about.
+        A trace that fails is remembered, and raised when what needs it is asked about.
         """
+        wanted = list(dict.fromkeys(wanted))
+        while jobs := self._jobs(wanted):  # twice where sequences differ: then each batch itself
+            self._run(jobs)
+
+    def _jobs(self, wanted: Iterable[tuple[Patch, int]]) -> list[tuple[Patch, int]]:
+        """Traces that are missing and have not failed."""
         jobs = [
             (patch, batch)
-            for patch, asked in dict.fromkeys(wanted)
-            if patch not in self._failed
+            for patch, asked in wanted
             for batch in self._tape(patch).missing(asked)
+            if self._failure(patch, asked) is None
         ]
-        jobs = list(dict.fromkeys(jobs))
-        if not jobs:
-            return
+        return list(dict.fromkeys(jobs))
+
+    def _failure(self, patch: Patch, batch: int) -> SegplanError | None:
+        """Why a step cannot be predicted, if a trace it needs has failed."""
+        needed = self._tape(patch).missing(batch)
+        return next((self._failed[patch, b] for b in needed if (patch, b) in self._failed), None)
+
+    def _run(self, jobs: Sequence[tuple[Patch, int]]) -> None:
         if self._pool is None:
-            self._pool = WorkerPool(TARGET, size=max(1, min(os.cpu_count() or 1, len(jobs), 8)))
+            self._pool = WorkerPool(TARGET, size=min(_cores(), MOST_WORKERS))
         self._total += len(jobs)
         requests = [
             {"workload": self.workload.replace(patch=patch, batch=batch).to_dict()}
@@ -115,12 +136,9 @@ class Predictor:
             if isinstance(result, Exception):
                 if not isinstance(result, SegplanError):
                     raise result
-                self._failed[patch] = result
+                self._failed[patch, batch] = result
             else:
                 self._tape(patch).traces[batch] = trace_from_json(result["trace"])
-        again = [(patch, asked) for patch, asked in jobs if patch not in self._failed]
-        if any(self._tape(patch).missing(asked) for patch, asked in again):
-            self.trace(again)  # sequences differed: the batch itself must be traced
 
     def estimate(self, patch: Patch, batch: int) -> MemoryEstimate:
         """Bytes of a step at this patch and batch.
@@ -129,13 +147,15 @@ class Predictor:
             NetworkError: the network refuses the patch.
             WorkerError: the trace died.
         """
-        self._ready(patch, batch)
-        return predict(self._tape(patch), batch, self.target)
+        key = (patch, batch, self.target.architecture, self.target.context)
+        if key not in self._estimates:
+            self._ready(patch, batch)
+            self._estimates[key] = predict(self._tape(patch), batch, self.target)
+        return self._estimates[key]
 
     def fits(self, patch: Patch, batch: int, limit: int) -> bool:
-        """Whether a step runs under an allocator limit of that many bytes (raises as above)."""
-        self._ready(patch, batch)
-        return fits(self._tape(patch), batch, self.target, limit)
+        """Whether a step's least memory is within that many bytes (raises as above)."""
+        return self.estimate(patch, batch).least_memory <= limit
 
     def kernel_limit(self, patch: Patch, batch: int) -> str | None:
         """What cannot work on tensors this large, in words; None if all can (raises as above)."""
@@ -146,9 +166,7 @@ class Predictor:
         return self._tapes.setdefault(patch, Tape())
 
     def _ready(self, patch: Patch, batch: int) -> None:
-        if patch in self._failed:
-            raise self._failed[patch]
-        if self._tape(patch).missing(batch):
-            self.trace([(patch, batch)])
-            if patch in self._failed:
-                raise self._failed[patch]
+        self.trace([(patch, batch)])
+        failure = self._failure(patch, batch)
+        if failure is not None:
+            raise failure

@@ -41,6 +41,14 @@ def estimate(
             rich_help_panel="The card",
         ),
     ] = None,
+    reserve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory of the card left free. Default: 512MiB.",
+            rich_help_panel="The card",
+        ),
+    ] = None,
     precision: opt.Precision = None,
     optimizer: opt.Optimizer = None,
     loss: opt.Loss = None,
@@ -50,6 +58,22 @@ def estimate(
     zero_grad: opt.ZeroGrad = None,
     grad_accumulation: opt.GradAccumulation = None,
     grad_clip: opt.GradClip = None,
+    ladder: Annotated[
+        bool | None,
+        typer.Option(
+            "--ladder/--no-ladder",
+            help="What would save how much, each way computed. Default: where it does not fit.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw memory over the step: a name ending in .svg or .png.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Predict the memory of one training step, and what it is made of."""
@@ -75,20 +99,30 @@ def estimate(
             "grad_accumulation": grad_accumulation,
             "grad_clip": grad_clip,
             "gpu": gpu,
+            "reserve": opt.parse_mib("--reserve", reserve),
         },
     )
     workload = opt.workload_of(values)
-    card = values.get("gpu")
+    if plot is not None:
+        from segplan.report.plot import check_plot
 
-    from segplan.api.estimating import estimate as find_estimate
-    from segplan.report import json as report_json
-    from segplan.report.console import ProgressLine, make_console
+        check_plot(plot)
 
+    from segplan.api.estimating import study
+    from segplan.report import estimate as report
+    from segplan.report.console import ProgressLine, make_console, say
+
+    asked = {key: values[key] for key in ("reserve",) if values.get(key) is not None}
     with ProgressLine() as progress:
-        found = find_estimate(workload, gpu=card, progress=progress)
-    if as_json:
-        report_json.write(report_json.estimate_document(found, workload, card), sys.stdout)
-        return
-    from segplan.report.estimate import render
+        found = study(workload, gpu=values.get("gpu"), ladder=ladder, progress=progress, **asked)
+    if plot is not None:
+        from segplan.report.plot import write_plot
 
-    render(found, workload, card, make_console())
+        written = write_plot(found, plot)
+        say(make_console(sys.stderr), f"wrote {written}")
+    if as_json:
+        from segplan.report import json as report_json
+
+        report_json.write(report.document(found), sys.stdout)
+        return
+    report.render(found, make_console())

@@ -7,7 +7,6 @@ is busy, 1 something failed on the way, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Annotated
 import typer
 
 from segplan import __version__
-from segplan.cli import estimate, fit, gpus
+from segplan.cli import estimate, fit, gpus, models, results
 from segplan.errors import SegplanError
 
 INTERRUPTED = 130
@@ -59,16 +58,8 @@ app.command(epilog=_example("estimate --model swinunetr --patch 96 --gpu rtx-309
     estimate.estimate
 )
 app.command(epilog=_example("gpus rtx-3090"))(gpus.gpus)
-# DEVELOPMENT ONLY: both become plain imports above once they exist.
-for _name, _line in (("models", "models swinunetr"), ("results", "results --help")):
-    try:
-        _module = importlib.import_module(f"segplan.cli.{_name}")
-    except ModuleNotFoundError:
-        continue
-    if hasattr(_module, "app"):
-        app.add_typer(_module.app, name=_name, epilog=_example(_line))
-    else:
-        app.command(name=_name, epilog=_example(_line))(getattr(_module, _name))
+app.command(epilog=_example("models swinunetr"))(models.models)
+app.command(epilog=_example("results --card rtx-3090"))(results.results)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from segplan.memory.allocator import DEFAULTS, Settings, least_limit, replay
 from segplan.memory.kernels import Architecture
-from segplan.memory.program import WORKSPACE, Program, compile_program, holdings, peak
+from segplan.memory.program import (
+    WORKSPACE,
+    Program,
+    activations_by_module,
+    compile_program,
+    holdings,
+    peak,
+)
 from segplan.results import Basis, MemoryBreakdown, MemoryEstimate
 from segplan.trace.tape import (
     ACTIVATION,
@@ -69,20 +77,34 @@ def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
 
 
 def fits(tape: Tape, batch: int, target: Target, limit: int) -> bool:
-    """Whether the steps of a tape run under an allocator limit of that many bytes.
+    """Whether the least memory of a step is within that many bytes (raises as `predict`).
 
-    Raises:
-        ValueError: the tape lacks a trace (`Tape.missing`).
+    Not one replay at this limit: the boundary is soft, and its middle meets measured frontiers
+    better (`docs/accuracy.md`).
     """
-    program = compile_program(tape.at(batch), target.architecture)
-    most, _ = peak(program)
-    if most > limit and not program.optional:
-        return False
-    return replay(program.ops, program.sizes, limit, target.settings, program.optional).trains
+    return predict(tape, batch, target).least_memory <= limit
+
+
+def modules_at_peak(program: Program, least: int) -> dict[str, int]:
+    """The breakdown's activations by top-level module, largest first; they add up to it."""
+    at, _ = _standing(program, peak(program)[1], least)
+    return activations_by_module(program, at)
+
+
+def _standing(program: Program, where: int, least: int) -> tuple[int, Collection[int]]:
+    """(where a breakdown of the least memory looks, ids it leaves out).
+
+    That is the peak, unless more is allocated there than the least memory: then the step runs
+    in it because cuDNN does without its workspaces, and the peak is that without them.
+    """
+    if sum(holdings(program, where).values()) <= least:
+        return where, ()
+    return peak(program, program.optional)[1], program.optional
 
 
 def _breakdown(program: Program, where: int, least: int) -> MemoryBreakdown:
-    held = holdings(program, where)
+    at, without = _standing(program, where, least)
+    held = holdings(program, at, without)
     parts = {
         "parameters": held.get(PARAMETER, 0) + held.get(BUFFER, 0),
         "gradients": held.get(GRADIENT, 0),

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from segplan.memory.kernels import Architecture, temporaries, uses_cublas
-from segplan.trace.tape import ACTIVATION, TEMPORARY, Trace
+from segplan.trace.tape import ACTIVATION, INPUT, TEMPORARY, Trace
 from segplan.units import MIB
 
 WORKSPACE = 7
 """Kind of a buffer that is a library's workspace, beside the tape's kinds."""
+
+
+OUTSIDE, INPUTS = "(outside modules)", "(input)"
+"""Names for activations that no top-level module made: the network's own arithmetic and the loss;
+and for the images and labels."""
+
+
+class Mark(NamedTuple):
+    """Where an operator begins: index into `Program.ops`, its aten name, phase and step."""
+
+    at: int
+    name: str
+    phase: str
+    step: int
 
 
 @dataclass
@@ -24,6 +39,7 @@ class Program:
         modules: top-level module by id.
         optional: ids of cuDNN workspaces, with the sizes to fall back to.
         step_starts: index into `ops` where each step begins.
+        marks: where each operator begins, in order.
     """
 
     ops: list[int] = field(default_factory=list)
@@ -32,6 +48,7 @@ class Program:
     modules: list[str] = field(default_factory=lambda: [""])
     optional: dict[int, tuple[int, ...]] = field(default_factory=dict)
     step_starts: list[int] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
 
     def new(self, size: int, kind: int, module: str = "") -> int:
         """A further buffer; it is not allocated yet."""
@@ -68,9 +85,12 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
             ops.append(abs(trace.events[i]))
         position = until
 
-    for op in trace.ops if on is not None else ():
-        assert on is not None
+    for op in trace.ops:
         copy(op.at)
+        program.marks.append(Mark(len(ops), op.name, op.phase, op.step))
+        if on is None:
+            copy(op.end)
+            continue
         if uses_cublas(op) and (op.phase == "backward") not in have_cublas:
             have_cublas.add(op.phase == "backward")
             ops.append(program.new(cublas_workspace(on.capability), WORKSPACE))
@@ -99,12 +119,22 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
     return program
 
 
-def peak(program: Program) -> tuple[int, int]:
-    """(most bytes allocated at one time, index into `ops` where), blocks rounded to 512 B."""
+def block_size(size: int) -> int:
+    """Bytes of the block that serves a request: the allocator rounds up to 512."""
+    return -(-size // 512) * 512
+
+
+def peak(program: Program, without: Collection[int] = ()) -> tuple[int, int]:
+    """(most bytes allocated at one time, index into `ops` where), blocks rounded to 512 B.
+
+    `without`: ids that count as nothing, like workspaces that were done without.
+    """
     live = most = where = 0
     seen: set[int] = set()
     for i, ident in enumerate(program.ops):
-        size = -(-program.sizes[ident] // 512) * 512
+        if ident in without:
+            continue
+        size = block_size(program.sizes[ident])
         if ident in seen:
             live -= size
         else:
@@ -115,24 +145,29 @@ def peak(program: Program) -> tuple[int, int]:
     return most, where
 
 
-def holdings(program: Program, where: int) -> dict[int, int]:
-    """Bytes by kind that are allocated just after `ops[where]`."""
-    alive = _alive(program.ops, where)
+def holdings(program: Program, where: int, without: Collection[int] = ()) -> dict[int, int]:
+    """Bytes by kind that are allocated just after `ops[where]` (`without` as in `peak`)."""
     by_kind: dict[int, int] = {}
-    for ident in alive:
-        size = -(-program.sizes[ident] // 512) * 512
-        by_kind[program.kinds[ident]] = by_kind.get(program.kinds[ident], 0) + size
+    for ident in _alive(program.ops, where):
+        if ident not in without:
+            kind = program.kinds[ident]
+            by_kind[kind] = by_kind.get(kind, 0) + block_size(program.sizes[ident])
     return by_kind
 
 
 def activations_by_module(program: Program, where: int) -> dict[str, int]:
-    """Bytes of activations by the top-level module that made them, just after `ops[where]`."""
+    """Bytes of activations by the top-level module that made them, just after `ops[where]`.
+
+    The input is listed too: the parts add up to the activations of a breakdown. Largest first.
+    """
     by_module: dict[str, int] = {}
     for ident in _alive(program.ops, where):
-        if program.kinds[ident] == ACTIVATION:
-            name = program.modules[ident] or "(loss)"
-            by_module[name] = by_module.get(name, 0) + program.sizes[ident]
-    return by_module
+        if program.kinds[ident] not in (ACTIVATION, INPUT):
+            continue
+        made_in = program.modules[ident] or OUTSIDE
+        name = INPUTS if program.kinds[ident] == INPUT else made_in
+        by_module[name] = by_module.get(name, 0) + block_size(program.sizes[ident])
+    return dict(sorted(by_module.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _alive(ops: Sequence[int], where: int) -> set[int]:

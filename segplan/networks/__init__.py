@@ -10,6 +10,7 @@ from segplan.networks.resolving import (
     resolve,
     rule_for,
     smallest_valid,
+    workload_arguments,
 )
 from segplan.networks.rules import PatchRule
 
@@ -25,4 +26,5 @@ __all__ = [
     "resolve",
     "rule_for",
     "smallest_valid",
+    "workload_arguments",
 ]

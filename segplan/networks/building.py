@@ -27,43 +27,46 @@ def build(workload: Workload) -> nn.Module:
         NetworkError: it cannot be imported or built; the first line of the cause is named.
     """
     if is_factory(workload.model):
-        network = _from_factory(workload)
         if workload.checkpointing:
             raise NetworkError(
                 f"segplan does not know where {workload.model} could checkpoint: turn it on "
                 "inside the factory, and leave --checkpointing out."
             )
-        return network
+        return _from_factory(workload)
     known = network_of(workload.model)
     return _registered(workload, known)
 
 
 def _registered(workload: Workload, known: Network) -> nn.Module:
-    from monai.networks import nets
-
-    arguments = {name: _listed(value) for name, value in workload.model_args.items()}
+    arguments = {name: _own(value) for name, value in workload.model_args.items()}
     takes = arguments_of(known)
     arguments |= {"in_channels": workload.in_channels, "out_channels": workload.out_channels}
     if "spatial_dims" in takes:
         arguments["spatial_dims"] = 3
     if known.patch_argument is not None:
         arguments[known.patch_argument] = workload.patch
-    make = getattr(nets, known.class_name)
-    if workload.checkpointing:
-        if known.checkpoint_argument is not None:
-            arguments[known.checkpoint_argument] = True
-        elif known.checkpoint_class is not None:
-            make = getattr(importlib.import_module("monai.networks.nets.unet"),
-                           known.checkpoint_class)  # fmt: skip
+    class_name, module_name = known.class_name, "monai.networks.nets"
+    if workload.checkpointing and known.checkpoint_argument is not None:
+        arguments[known.checkpoint_argument] = True
+    elif workload.checkpointing and known.checkpoint_class is not None:
+        class_name, module_name = known.checkpoint_class, "monai.networks.nets.unet"
+    make = getattr(importlib.import_module(module_name), class_name, None)
+    if make is None:
+        import monai
+
+        raise NetworkError(
+            f"MONAI {monai.__version__} has no {class_name}: pip install --upgrade monai."
+        )
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             network: nn.Module = make(**arguments)
         except Exception as error:
-            given = ", ".join(f"{k}={v}" for k, v in dict(workload.model_args).items())
+            given = {"in_channels": workload.in_channels, **workload.model_args}
             raise NetworkError(
-                f"{known.class_name} cannot be built with in_channels={workload.in_channels}, "
-                f"{given}: {_first_line(error)}"
+                f"{known.class_name} cannot be built with "
+                f"{', '.join(f'{name}={value}' for name, value in given.items())}: "
+                f"{_first_line(error)}."
             ) from error
     if workload.checkpointing and known.checkpoint_blocks:
         checkpoint_blocks(network, known.checkpoint_blocks)
@@ -96,7 +99,7 @@ def _from_factory(workload: Workload) -> nn.Module:
         try:
             network = factory(**_factory_arguments(factory, workload))
         except Exception as error:
-            raise NetworkError(f"{workload.model} raised {_first_line(error)}") from error
+            raise NetworkError(f"{workload.model} raised {_first_line(error)}.") from error
     if not isinstance(network, nn.Module):
         raise NetworkError(
             f"{workload.model} returned a {type(network).__name__}, not a torch.nn.Module."
@@ -105,7 +108,7 @@ def _from_factory(workload: Workload) -> nn.Module:
 
 
 def _factory_arguments(factory: Callable[..., Any], workload: Workload) -> dict[str, Any]:
-    arguments = {name: _listed(value) for name, value in workload.model_args.items()}
+    arguments = {name: _own(value) for name, value in workload.model_args.items()}
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -140,15 +143,17 @@ def checkpoint_blocks(network: nn.Module, classes: tuple[str, ...]) -> int:
     return len(wrapped)
 
 
-def _listed(value: Any) -> Any:
-    """Tuples as MONAI takes them: norm and activation pairs stay tuples, sizes become lists."""
-    if isinstance(value, tuple) and value and isinstance(value[0], str):
-        return tuple(_listed(v) for v in value)
+def _own(value: Any) -> Any:
+    """A copy that the constructor may keep and change: the workload's own stays as it is."""
     if isinstance(value, tuple):
-        return tuple(_listed(v) for v in value)
-    return dict(value) if isinstance(value, dict) else value
+        return tuple(_own(v) for v in value)
+    if isinstance(value, dict):
+        return {name: _own(v) for name, v in value.items()}
+    return value
 
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:200].rstrip(' .')}"

@@ -55,18 +55,17 @@ class Network:
     @property
     def checkpointing(self) -> str:
         """How activations are recomputed, in words."""
-        if self.checkpoint_argument:
-            return f"{self.checkpoint_argument}=True"
-        if self.checkpoint_class:
-            return self.checkpoint_class
-        return "each " + ", ".join(self.checkpoint_blocks)
+        own = self.checkpoint_argument or self.checkpoint_class
+        return f"MONAI's own ({own})" if own else "block by block"
 
 
 _FIVE = {"channels": (32, 64, 128, 256, 512), "strides": (2, 2, 2, 2)}
 
 
 def _swin(arguments: Mapping[str, Any]) -> PatchRule:
-    side = cube(int(arguments.get("patch_size", 2)) ** 5)
+    if arguments.get("patch_size", 2) != 2:
+        raise ValueError("with any patch_size but 2 MONAI's own decoder fails")
+    side = cube(32)
     norm = norm_kind(arguments.get("norm_name", "instance"))
     return PatchRule(divisor=side, least=side, bottleneck=side, norm=norm)
 
@@ -95,8 +94,21 @@ def _levels(key: str, default: int, less: int, norm_key: str, norm: str, fixed: 
 
 
 def _ahnet(arguments: Mapping[str, Any]) -> PatchRule:
-    side = 2 ** (int(arguments.get("psp_block_num", 4)) + 3)
-    return PatchRule(divisor=(side, side, 32), least=(side, side, 32))
+    side = max(2 ** (int(arguments.get("psp_block_num", 4)) + 3), 32)
+    return PatchRule(
+        divisor=(side, side, 32), least=(side, side, 32), bottleneck=cube(32), norm="batch"
+    )
+
+
+def _mednext_rule(arguments: Mapping[str, Any]) -> PatchRule:
+    if arguments.get("norm_type", "group") != "group":
+        raise ValueError("with any norm_type but group MONAI's own forward pass fails")
+    # A group a channel: a lone voxel at batch 1 is refused as by batch norm.
+    return by_levels(len(arguments.get("blocks_down", (2, 2, 2, 2))), "batch")
+
+
+def _highresnet(arguments: Mapping[str, Any]) -> PatchRule:
+    return PatchRule(norm=norm_kind(arguments.get("norm_type", "batch")))
 
 
 _MEDNEXT_BLOCKS = ("MedNeXtBlock", "MedNeXtDownBlock", "MedNeXtUpBlock")
@@ -114,7 +126,7 @@ NETWORKS: tuple[Network, ...] = (
     Network(
         name="swinunetr", class_name="SwinUNETR", family="transformer", rule=_swin,
         defaults={"feature_size": 48}, checkpoint_argument="use_checkpoint",
-        width_argument="feature_size", parameters_m=62.19,
+        width_argument="feature_size", parameters_m=62.187,
     ),
     Network(
         name="unetr", class_name="UNETR", family="transformer",
@@ -122,33 +134,33 @@ NETWORKS: tuple[Network, ...] = (
         checkpoint_blocks=(
             "TransformerBlock", "UnetrBasicBlock", "UnetrPrUpBlock", "UnetrUpBlock",
         ),
-        patch_argument="img_size", width_argument="feature_size", parameters_m=92.80,
+        patch_argument="img_size", width_argument="feature_size", parameters_m=92.802,
     ),
     Network(
         name="segresnet", class_name="SegResNet", family="convolutional",
         rule=_levels("blocks_down", 4, 1, "norm", "group", False),
         defaults={"init_filters": 32, "blocks_down": (1, 2, 2, 4), "blocks_up": (1, 1, 1)},
-        checkpoint_blocks=("ResBlock",), width_argument="init_filters", parameters_m=18.80,
+        checkpoint_blocks=("ResBlock",), width_argument="init_filters", parameters_m=18.796,
     ),
     Network(
         name="segresnetds", class_name="SegResNetDS", family="convolutional", rule=_segresnetds,
         defaults={"init_filters": 32, "blocks_down": (1, 2, 2, 4, 4)},
-        checkpoint_blocks=("SegResBlock",), width_argument="init_filters", parameters_m=87.2,
+        checkpoint_blocks=("SegResBlock",), width_argument="init_filters", parameters_m=87.164,
     ),
     Network(
         name="segresnetds2", class_name="SegResNetDS2", family="convolutional",
         rule=_segresnetds,
         defaults={"init_filters": 32, "blocks_down": (1, 2, 2, 4, 4)},
         checkpoint_blocks=("SegResBlock",), width_argument="init_filters",
-        note="Returns two decoders' outputs; both are trained.",
+        note="Returns two decoders' outputs; both are trained.", parameters_m=96.566,
     ),
     Network(
         name="segresnetvae", class_name="SegResNetVAE", family="convolutional",
-        rule=_levels("blocks_down", 4, 1, "norm", "group", True),
+        rule=_levels("blocks_down", 4, 0, "norm", "group", True),
         defaults={"init_filters": 32},
         checkpoint_blocks=("ResBlock",), patch_argument="input_image_size",
         width_argument="init_filters",
-        note="The auto-encoder's loss is added with weight 0.1.",
+        note="The auto-encoder's loss is added with weight 0.1.", parameters_m=21.57,
     ),
     Network(
         name="dynunet", class_name="DynUNet", family="convolutional",
@@ -160,63 +172,59 @@ NETWORKS: tuple[Network, ...] = (
         },
         checkpoint_blocks=("UnetBasicBlock", "UnetResBlock", "UnetUpBlock"),
         width_argument="filters",
-        note="deep_supervision=true stacks every head at full size.",
+        note="deep_supervision=true stacks every head at full size.", parameters_m=31.182,
     ),
     Network(
         name="unet", class_name="UNet", family="convolutional",
         rule=lambda a: by_strides(a, norm_kind(a.get("norm", "instance"))),
         defaults={**_FIVE, "num_res_units": 2}, checkpoint_class="CheckpointUNet",
-        width_argument="channels",
+        width_argument="channels", parameters_m=19.243,
     ),
     Network(
         name="attentionunet", class_name="AttentionUnet", family="convolutional",
         rule=lambda a: by_strides(a, "batch"), defaults=_FIVE,
         checkpoint_blocks=("ConvBlock", "AttentionBlock", "UpConv"), width_argument="channels",
+        parameters_m=23.626,
     ),
     Network(
         name="basicunet", class_name="BasicUNet", family="convolutional", rule=_any_size,
         checkpoint_blocks=("TwoConv", "Down", "UpCat"), width_argument="features",
+        parameters_m=5.75,
     ),
     Network(
         name="basicunetplusplus", class_name="BasicUNetPlusPlus", family="convolutional",
         rule=_any_size, checkpoint_blocks=("TwoConv", "Down", "UpCat"),
-        width_argument="features",
+        width_argument="features", parameters_m=6.982,
     ),
     Network(
         name="vnet", class_name="VNet", family="convolutional",
         rule=lambda _arguments: by_levels(4, "batch"),
         checkpoint_blocks=("InputTransition", "DownTransition", "UpTransition"),
-        note="in_channels must divide 16.",
+        note="in_channels must divide 16.", parameters_m=45.646,
     ),
     Network(
         name="mednext", class_name="MedNeXt", family="convolutional",
-        rule=_levels("blocks_down", 4, 0, "norm", "batch", False),
-        defaults={"kernel_size": 3}, checkpoint_blocks=_MEDNEXT_BLOCKS,
-        width_argument="init_filters",
+        rule=_mednext_rule, defaults={"kernel_size": 3}, checkpoint_blocks=_MEDNEXT_BLOCKS,
+        width_argument="init_filters", parameters_m=5.202,
     ),
-    _mednext("S", 5.55),
-    _mednext("B", 10.5),
-    _mednext("M", 17.5),
-    _mednext("L", 61.7),
+    _mednext("S", 5.551),
+    _mednext("B", 10.511),
+    _mednext("M", 17.534),
+    _mednext("L", 61.727),
     Network(
         name="highresnet", class_name="HighResNet", family="convolutional",
-        rule=lambda _arguments: PatchRule(norm="batch"), checkpoint_blocks=("HighResBlock",),
-        note="Never downsamples: activations dominate.",
+        rule=_highresnet, checkpoint_blocks=("HighResBlock",),
+        note="Never downsamples: activations dominate.", parameters_m=0.81,
     ),
     Network(
         name="flexibleunet", class_name="FlexibleUNet", family="convolutional",
         rule=lambda _arguments: by_levels(5, "batch"), defaults={"backbone": "resnet34"},
-        checkpoint_blocks=("ResNetBlock", "ResNetBottleneck", "UpCat"),
-        width_argument="decoder_channels",
+        checkpoint_blocks=("ResNetBlock", "ResNetBottleneck", "MBConvBlock", "UpCat"),
+        width_argument="decoder_channels", parameters_m=70.577,
     ),
     Network(
         name="ahnet", class_name="AHNet", family="convolutional", rule=_ahnet,
-        checkpoint_blocks=("Bottleneck3x3x1", "DenseBlock"),
-    ),
-    Network(
-        name="hyenandunetr", class_name="HyenaNDUNETR", family="hybrid", rule=_swin,
-        defaults={"feature_size": 48, "hyena_stages": (True, True, True, True)},
-        checkpoint_argument="use_checkpoint", width_argument="feature_size",
+        checkpoint_blocks=("Bottleneck3x3x1", "DenseBlock"), parameters_m=38.15,
     ),
 )  # fmt: skip
 
@@ -230,6 +238,8 @@ ALIASES = {
 }  # fmt: skip
 
 NOT_SUPPORTED = {
+    "hyenandunetr": "it needs the nvsubquadratic package, whose kernels cannot be traced without a "
+    "GPU: plan swinunetr, which has the same shape, or wrap it in a factory",
     "dints": "its architecture is an input of the constructor (a TopologyInstance): wrap it in "
     "a factory and give that, like --model my_package.nets:make_dints",
     "vista3d": "its forward pass needs prompts: wrap it in a factory, like "
@@ -243,6 +253,6 @@ FROM_WORKLOAD = {
     "out_channels": "--out-channels",
     "img_size": "--patch",
     "input_image_size": "--patch",
-    "spatial_dims": "nothing: segplan plans 3D networks",
+    "spatial_dims": "always 3",
 }
 """Constructor arguments that the workload sets, and the option that does."""

@@ -12,7 +12,7 @@ from segplan.errors import NetworkError
 from segplan.networks.registry import ALIASES, BY_NAME, FROM_WORKLOAD, NOT_SUPPORTED, Network
 from segplan.networks.rules import PatchRule
 from segplan.units import Patch
-from segplan.workload import Workload
+from segplan.workload import FrozenArgs, Workload
 
 
 def is_factory(model: str) -> bool:
@@ -51,11 +51,20 @@ def arguments_of(network: Network) -> dict[str, Any]:
     return _all_arguments()[network.name]
 
 
+def workload_arguments(network: Network) -> dict[str, str]:
+    """The constructor's arguments that the workload sets, and the options that do."""
+    options = {n: o for n, o in FROM_WORKLOAD.items() if n in arguments_of(network)}
+    if network.checkpoint_argument is not None:
+        options[network.checkpoint_argument] = "--checkpointing"
+    return options
+
+
 def resolve(workload: Workload, *, check_patch: bool = True) -> Workload:
     """Fill in the network's defaults and check what can be checked without building it.
 
-    Equal workloads come out equal: aliases are replaced, and a network's own argument for
-    checkpointing becomes `checkpointing=True`. Resolving twice changes nothing.
+    Equal workloads come out equal: aliases are replaced, arguments that only repeat MONAI's
+    default are left out, and a network's own argument for checkpointing becomes
+    `checkpointing=True`. Resolving twice changes nothing.
 
     Args:
         workload: as asked.
@@ -79,6 +88,8 @@ def resolve(workload: Workload, *, check_patch: bool = True) -> Workload:
             )
         checkpointing = checkpointing or value
     for name in given:
+        if name == "spatial_dims":
+            raise NetworkError("spatial_dims cannot be set: segplan plans 3D networks.")
         if name in FROM_WORKLOAD:
             raise NetworkError(
                 f"{name} is not set by --model-arg: it comes from {FROM_WORKLOAD[name]}."
@@ -87,6 +98,11 @@ def resolve(workload: Workload, *, check_patch: bool = True) -> Workload:
             close = difflib.get_close_matches(name, list(known), 1)
             hint = f"did you mean {close[0]}?" if close else f"it takes {_listed(known)}."
             raise NetworkError(f"{network.class_name} has no argument '{name}': {hint}")
+    given = {
+        name: value
+        for name, value in given.items()
+        if name in network.defaults or FrozenArgs({name: value}) != FrozenArgs({name: known[name]})
+    }
     resolved = workload.replace(
         model=network.name,
         model_args={**network.defaults, **given},
@@ -113,7 +129,7 @@ def rule_for(workload: Workload) -> PatchRule:
     if is_factory(workload.model):
         from segplan.networks.probing import find_rule
 
-        return find_rule(workload.replace(batch=2))
+        return find_rule(workload)
     network = network_of(workload.model)
     try:
         return network.rule(workload.model_args)
@@ -134,7 +150,10 @@ def check(workload: Workload) -> None:
     problem = rule.problem(workload.patch, workload.batch)
     if problem is None:
         return
-    sizes = [rule.round_down(workload.patch), rule.round_up(workload.patch)]
+    sizes = [
+        rule.round_down(workload.patch, workload.batch),
+        rule.round_up(workload.patch, workload.batch),
+    ]
     near = " and ".join(dict.fromkeys(_size(p) for p in sizes if p is not None))
     raise NetworkError(
         f"{workload.model} does not train on {_size(workload.patch)}: {problem}. "
@@ -143,13 +162,13 @@ def check(workload: Workload) -> None:
 
 
 def next_valid(workload: Workload, patch: Patch) -> Patch:
-    """The patch that trains, each side rounded up."""
-    return rule_for(workload).round_up(patch)
+    """The patch that trains at the workload's batch, each side rounded up."""
+    return rule_for(workload).round_up(patch, workload.batch)
 
 
 def smallest_valid(workload: Workload) -> Patch:
-    """The smallest patch that trains."""
-    return rule_for(workload).round_up((1, 1, 1))
+    """The smallest patch that trains at the workload's batch."""
+    return rule_for(workload).round_up((1, 1, 1), workload.batch)
 
 
 def _size(patch: Patch) -> str:

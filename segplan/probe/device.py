@@ -185,7 +185,7 @@ def versions() -> dict[str, str | None]:
 
     return {
         "cuda": torch.version.cuda,
-        "cudnn": _cudnn(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cudnn": cudnn_text(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "torch": str(torch.__version__),
         "monai": str(monai.__version__),
         "segplan": segplan.__version__,
@@ -209,7 +209,7 @@ def _local_card() -> LocalCard | None:
     return next((card for card in cards if card.index == 0), None)
 
 
-def _cudnn(number: int | None) -> str | None:
+def cudnn_text(number: int | None) -> str | None:
     """cuDNN's version as text: 91501 is 9.15.1, and before version 9, 8902 was 8.9.2."""
     if number is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import threading
 import time
@@ -23,7 +24,7 @@ from segplan.workload import Workload
 
 TIMEOUT_S = 300.0
 """Seconds a probe may take before it counts as hanging."""
-BUDGET_S = 20.0
+BUDGET_S = 6.0
 """Seconds after which a probe runs no step that is not needed."""
 _LARGEST_CONTEXT = 3 * GIB // 2
 
@@ -70,6 +71,8 @@ class Prober:
         processes: who holds the card's memory now; asked when it is taken.
         clock: seconds, for `wall_s` and patience.
         sleep: waits so many seconds.
+        spares: processes that import ahead of need; None: one, or up to three where there are
+            cores enough (importing torch and MONAI takes a core 5 to 15 s).
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Prober:
         processes: Callable[[], Sequence[GpuProcess]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        spares: int | None = None,
     ) -> None:
         self.card = card
         self.allocator_limit = allocator_limit
@@ -97,7 +101,8 @@ class Prober:
         self._guard = CardGuard(card, free_bytes, processes, clock, sleep)
         self._lock = threading.Lock()
         self._worker: ProbeWorker | None = None
-        self._spare: ProbeWorker | None = None
+        self._spares: list[ProbeWorker] = []
+        self._spare_count = spares or max(1, min(3, (os.cpu_count() or 1) // 4))
         self._used = False
         self._held = 0
         self._environment = Environment(
@@ -109,6 +114,8 @@ class Prober:
         """Let the first process begin to import while the caller does something else."""
         if self._worker is None:
             self._worker = self._new()
+            if self._spare_count > 1:
+                self._stock()
         return self
 
     def probe(
@@ -159,9 +166,9 @@ class Prober:
     def close(self) -> None:
         """End all processes."""
         self._drop()
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
+        for spare in self._spares:
+            spare.close()
+        self._spares.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -195,16 +202,17 @@ class Prober:
         names = {field.name for field in dataclasses.fields(Environment)}
         told = {k: v for k, v in known.items() if k in names and v is not None}
         self._environment = dataclasses.replace(self._environment, **told)
-        if self._spare is None or not self._spare.alive:  # this one has imported: now the next
-            self._spare = self._new()
+        self._stock()  # this one has imported: now the next
 
     def _take(self, fresh: bool) -> tuple[ProbeWorker, bool]:
         """A worker, and whether it has run nothing before."""
         if self._worker is not None and (not self._worker.alive or (fresh and self._used)):
             self._drop()
         if self._worker is None:
-            spare, self._spare = self._spare, None
-            self._worker = spare if spare is not None and spare.alive else self._new()
+            self._spares = [spare for spare in self._spares if spare.alive]
+            self._worker = self._spares.pop(0) if self._spares else self._new()
+            if self._spare_count > 1:
+                self._stock()
         is_fresh, self._used = not self._used, True
         return self._worker, is_fresh
 
@@ -214,6 +222,12 @@ class Prober:
         worker.start()
         return worker
 
+    def _stock(self) -> None:
+        """Let as many processes import as are wanted ahead."""
+        self._spares = [spare for spare in self._spares if spare.alive]
+        while len(self._spares) < self._spare_count:
+            self._spares.append(self._new())
+
     def _drop(self) -> None:
         if self._worker is not None:
             self._worker.close()
@@ -221,7 +235,7 @@ class Prober:
 
     def _check_card(self) -> None:
         if not self._share:
-            own = [worker.pid for worker in (self._worker, self._spare) if worker is not None]
+            own = [w.pid for w in (self._worker, *self._spares) if w is not None]
             self._guard.check(self._held, own)
 
     def _measurement(

@@ -1,52 +1,212 @@
-"""The memory of one step, on the terminal: the numbers people confuse, side by side."""
+"""The memory of one step: the numbers people confuse, side by side, and what would save."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
+from segplan.report.json import estimate_document
 from segplan.report.workload import title
-from segplan.results import MemoryEstimate
-from segplan.workload import Workload
+from segplan.results import MemoryEstimate, to_plain
+
+if TYPE_CHECKING:
+    from segplan.api.estimating import Study
+    from segplan.api.ladder import Ladder, Rung
+
+SMALL_SHARE = 0.01
+"""Modules below this share of the least memory are shown as one."""
+
+_NAMES = {
+    "expandable_segments": "expandable segments", "amp": "mixed precision",
+    "checkpointing": "checkpointing", "batch": "batch", "optimizer": "optimizer",
+    "patch": "patch", "width": "width",
+}  # fmt: skip
+
+EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 
 
-def render(
-    estimate: MemoryEstimate, workload: Workload, card: str | None, console: Console
-) -> None:
-    """Print what one step needs, smallest number first, then what the peak is made of."""
-    say(console, title(workload), style="bold")
-    where = f"{card} · " if card else "no card named: tensors and allocator only · "
-    patch = fmt.patch(workload.patch)
-    say(console, f"{where}patch {patch}, batch {workload.batch} · {estimate.basis.value}")
-    least = fmt.memory_interval(
-        estimate.least_memory, estimate.least_memory_low, estimate.least_memory_high
-    )
+def document(study: Study) -> dict[str, Any]:
+    """The JSON document of a study: an estimate's, and what is known beyond it."""
+    ladder: dict[str, Any] | None = to_plain(study.ladder)
+    m = study.memory
+    total = None
+    if m.context is not None:
+        total = {"least": m.least_memory + m.context, "unlimited": m.peak_reserved + m.context}
+    return {
+        **estimate_document(m, study.workload, study.card),
+        "process_total": total,
+        "card_memory": study.visible,
+        "reserve": study.reserve,
+        "budget": study.budget,
+        "fits": study.fits,
+        "activations_by_module": dict(study.modules),
+        "ladder": ladder,
+        "warnings": list(study.warnings),
+    }
+
+
+def render(study: Study, console: Console) -> None:
+    """Print what one step needs, what that is made of and, if computed, what would save."""
+    w, m = study.workload, study.memory
+    say(console, title(w), style="bold")
+    where = f"{study.card} · " if study.card else "no card named: tensors and allocator only · "
+    say(console, f"{where}patch {fmt.patch(w.patch)}, batch {w.batch} · {m.basis.value}")
+    _print(_numbers(m), console)
+    if study.fits is not None:
+        say(console, verdict(study), style="bold")
+    for warning in study.warnings:
+        say(console, f"Note: {warning}")
+    if m.breakdown is not None:
+        if study.fits is not None or study.warnings:
+            console.print()
+        say(console, "What the least memory is made of", style="bold")
+        parts = dataclasses.asdict(m.breakdown)
+        _print(_parts(parts, study.modules), console)
+    if study.ladder is not None:
+        _render_ladder(study, study.ladder, console)
+
+
+def verdict(study: Study) -> str:
+    """Whether it fits the card, and how that follows, in a sentence."""
+    m = study.memory
+    aside = f"{fmt.memory(m.context)} context and {fmt.memory(study.reserve)} reserve"
+    room = f"{fmt.memory(study.budget)} ({fmt.memory(study.visible)} less {aside})"
+    least = fmt.memory(m.least_memory)
+    if study.fits:
+        return f"Fits: {least} needed, {study.card} leaves {room}."
+    return f"Does not fit: {least} needed, {study.card} leaves {room}."
+
+
+def change_text(rung: Rung) -> str:
+    """What a rung changes, short: "checkpointing", "batch 1", "feature_size 24"."""
+    texts = ["expandable segments"] if rung.expandable_segments else []
+    for name, value in rung.changes.items():
+        if name == "precision":
+            texts.append(f"AMP ({value})")
+        elif name == "checkpointing":
+            texts.append(name)
+        elif name == "patch":
+            texts.append(f"patch {fmt.patch(value)}")
+        elif name == "model_args":
+            texts += [
+                f"{k} {v}" if isinstance(v, int) else f"half the {k}" for k, v in value.items()
+            ]
+        else:
+            texts.append(f"{name} {value}")
+    return " + ".join(texts)
+
+
+def change_options(rung: Rung) -> str:
+    """The same as the command line and the environment take it."""
+    texts = [EXPANDABLE] if rung.expandable_segments else []
+    for name, value in rung.changes.items():
+        if name == "checkpointing":
+            texts.append("--checkpointing")
+        elif name == "patch":
+            texts.append(f"--patch {fmt.patch_option(value)}")
+        elif name == "model_args":
+            texts += [f"--model-arg {k}={_value(v)}" for k, v in value.items()]
+        else:
+            texts.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join(texts)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(_value(v) for v in value)}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _numbers(m: MemoryEstimate) -> list[tuple[str, str, str]]:
+    least = fmt.memory_interval(m.least_memory, m.least_memory_low, m.least_memory_high)
     rows = [
-        ("peak allocated", fmt.memory(estimate.peak_allocated), "most bytes in tensors at once"),
+        ("peak allocated", fmt.memory(m.peak_allocated), "most bytes in tensors at once"),
         ("least memory", least, "smallest limit that trains: decides"),
-        ("peak reserved", fmt.memory(estimate.peak_reserved), "what the allocator holds if let"),
+        ("peak reserved", fmt.memory(m.peak_reserved), "what the allocator holds if let"),
     ]
-    if estimate.context is not None:
-        total = fmt.memory(estimate.peak_reserved + estimate.context)
-        context = fmt.memory(estimate.context)
-        rows.append(("process total", total, f"nvidia-smi; context {context} included"))
-    _print(rows, console)
-    if estimate.breakdown is None:
-        return
-    parts = dataclasses.asdict(estimate.breakdown)
+    if m.context is not None:
+        context = fmt.memory(m.context)
+        rows += [
+            ("process total", fmt.memory(m.least_memory + m.context), f"least + {context} context"),
+            (
+                "in nvidia-smi",
+                fmt.memory(m.peak_reserved + m.context),
+                "reserved + context, where there is room",
+            ),
+        ]
+    return rows
+
+
+def _parts(parts: Mapping[str, int], modules: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    """The breakdown, largest part first, activations by module below theirs."""
     whole = sum(parts.values())
-    say(console, "What it is made of", style="bold")
-    _print(
-        [
-            (name.replace("_", " "), fmt.memory(size), fmt.percent(size / whole))
-            for name, size in sorted(parts.items(), key=lambda item: -item[1])
-            if size
-        ],
-        console,
-    )
+    rows = []
+    for name, size in sorted(parts.items(), key=lambda item: -item[1]):
+        if not size:
+            continue
+        rows.append((name.replace("_", " "), fmt.memory(size), _share(size, whole)))
+        if name != "activations" or len(modules) < 2:
+            continue
+        large = {k: v for k, v in modules.items() if v >= SMALL_SHARE * whole}
+        inner = [(f"  {k}", f"  {fmt.memory(v)}", v) for k, v in large.items()]
+        rest = sum(modules.values()) - sum(large.values())
+        if rest:
+            count = len(modules) - len(large)
+            inner.append((f"  {count} smaller", f"  {fmt.memory(rest)}", rest))
+        rows += [(name, text, f"  {_share(v, whole)}") for name, text, v in inner]
+    rows.append(("least memory", fmt.memory(whole), ""))
+    return rows
+
+
+def _share(part: int, whole: int) -> str:
+    share = part / whole
+    return "< 0.1 %" if share < 0.001 else fmt.percent(share)
+
+
+def _render_ladder(study: Study, ladder: Ladder, console: Console) -> None:
+    say(console, "What would save how much", style="bold")
+    table = make_table(console)
+    table.add_column("change", overflow="fold")
+    for name in ("least memory", "saves", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    card = study.card is not None
+    if card:
+        table.add_column("fits", no_wrap=True)
+    rungs = list(ladder.rungs)
+    if ladder.together is not None:
+        rungs.append(ladder.together)
+    for rung in rungs:
+        cells = [
+            "the first together" if rung is ladder.together else change_text(rung),
+            fmt.memory(rung.least_memory),
+            fmt.memory(rung.saved) if rung.saved > 0 else "nothing",
+            fmt.percent(rung.saved_share) if rung.saved > 0 else "",
+        ]
+        if card:
+            cells.append("yes" if rung.fits else "no")
+        style = "bold" if rung is ladder.together else None
+        table.add_row(*(fitting_text(cell, console) for cell in cells), style=style)
+    console.print()
+    console.print(table)
+    console.print()
+    _say_advice(study, ladder, rungs, console)
+
+
+def _say_advice(study: Study, ladder: Ladder, rungs: Sequence[Rung], console: Console) -> None:
+    if study.fits is False:
+        first = ladder.together or next((r for r in rungs if r.fits), None)
+        if first is not None:
+            say(console, f"First that fits: {change_text(first)}")
+            say(console, f"  {change_options(first)}")
+        else:
+            say(console, "Not even all of them together fit.")
+    for name, reason in ladder.left_out.items():
+        say(console, f"Left out: {_NAMES.get(name, name)}: {reason}", style="dim")
 
 
 def _print(rows: list[tuple[str, str, str]], console: Console) -> None:

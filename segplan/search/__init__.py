@@ -1,6 +1,6 @@
 """The largest batch for each patch, from any oracle: pure, no torch."""
 
-from segplan.search.batches import BatchAnswer, Verdict, largest_batch
+from segplan.search.batches import BatchAnswer, largest_batch
 from segplan.search.patches import (
     PatchAnswer,
     candidate_patches,
@@ -8,9 +8,11 @@ from segplan.search.patches import (
     largest_patch,
 )
 from segplan.search.recommending import recommend
+from segplan.search.verdicts import Kind, Verdict
 
 __all__ = [
     "BatchAnswer",
+    "Kind",
     "PatchAnswer",
     "Verdict",
     "candidate_patches",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from segplan.results import LimitedBy
-from segplan.search.batches import Verdict
+from segplan.search.batches import GIVE_UP, boundary
+from segplan.search.verdicts import Verdict
 from segplan.units import Patch
 
 DEFAULT_SIDES = (64, 96, 128, 160, 192, 224)
@@ -20,7 +21,14 @@ def default_patches(next_valid: Callable[[Patch], Patch]) -> tuple[Patch, ...]:
 def candidate_patches(
     next_valid: Callable[[Patch], Patch], smallest: Patch, step: int, up_to: int
 ) -> tuple[Patch, ...]:
-    """Valid patches from the smallest on, in steps of about `step` voxels a side, ascending."""
+    """Valid patches from the smallest on, cubes at about each multiple of `step`, ascending.
+
+    Args:
+        next_valid: rounds a patch up to one the network takes.
+        smallest: the smallest patch it takes; always among the candidates.
+        step: voxels between two sides, at least 1.
+        up_to: no cube has a longer side.
+    """
     found = {smallest: None}
     side = max(smallest) + 1
     while side <= up_to:
@@ -28,69 +36,82 @@ def candidate_patches(
         if max(patch) > up_to:
             break
         found[patch] = None
-        side = max(max(patch) + 1, (max(patch) // step + 1) * step)
-    return tuple(sorted(found, key=lambda p: p[0] * p[1] * p[2]))
+        reached = max(side, *patch)
+        side = (reached // step + 1) * step
+    return tuple(sorted(found, key=_voxels))
 
 
 @dataclass(frozen=True)
 class PatchAnswer:
-    """The largest patch that fits; the attributes are those of `BatchAnswer`."""
+    """The largest patch that fits.
+
+    Attributes:
+        patch: fits, and the next candidate does not (or there is none); None when none fits.
+        limited_by: what stops the next one; CAP where it was the largest candidate; None when
+            the answer is not complete.
+        calls: (patch, verdict) in the order asked; no patch twice.
+        violations: sentences, as in `BatchAnswer`.
+        complete: whether the next candidate was seen to fail (or there is none).
+        verifications: (patch, verdict) of the verifying oracle.
+        message: where the answer is not complete: what the oracle said, if anything.
+    """
 
     patch: Patch | None
     limited_by: LimitedBy | None
     calls: tuple[tuple[Patch, Verdict], ...]
     violations: tuple[str, ...]
     complete: bool
+    verifications: tuple[tuple[Patch, Verdict], ...] = ()
+    message: str | None = None
 
 
-def largest_patch(oracle: Callable[[Patch], Verdict], patches: Sequence[Patch]) -> PatchAnswer:
-    """The largest of some patches, sorted ascending by volume, that fits.
+def largest_patch(
+    oracle: Callable[[Patch], Verdict],
+    patches: Sequence[Patch],
+    *,
+    guess: int | None = 0,
+    verify: Callable[[Patch], Verdict] | None = None,
+    look_above: int = 0,
+    give_up: int = GIVE_UP,
+) -> PatchAnswer:
+    """The largest of some patches that fits at a fixed batch.
 
-    Doubles its steps from the smallest on, then bisects: a large patch costs most to try.
+    The same search as `largest_batch`, with the same bounds (n candidates in place of the cap).
+
+    Args:
+        oracle: says of a patch whether it fits.
+        patches: ascending by volume.
+        guess: index of the patch to begin with; the smallest by default, as a large patch costs
+            most to try; None bisects.
+        verify: as for `largest_batch`.
+        look_above: as for `largest_batch`.
+        give_up: as for `largest_batch`.
     """
-    seen: dict[int, Verdict] = {}
+    if not patches:
+        return PatchAnswer(None, None, (), (), False)
 
-    def fits(index: int) -> bool:
-        if index not in seen:
-            seen[index] = oracle(patches[index])
-        return seen[index] is Verdict.FITS
+    def named(number: int) -> str:
+        return "x".join(map(str, patches[number - 1]))
 
-    low, high, step = -1, len(patches), 1
-    while low + 1 < len(patches):
-        up = min(low + step, len(patches) - 1)
-        if not fits(up):
-            high = up
-            break
-        low, step = up, step * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    violations = tuple(
-        f"not monotone: {_size(patches[more])} fits although {_size(patches[less])} does not"
-        for less, verdict in sorted(seen.items())
-        if verdict is Verdict.TOO_BIG
-        for more in [max((i for i, v in seen.items() if i > less and v is Verdict.FITS), default=0)]
-        if more
+    found = boundary(
+        lambda number: oracle(patches[number - 1]),
+        len(patches),
+        None if guess is None else guess + 1,
+        name=named,
+        verify=None if verify is None else lambda number: verify(patches[number - 1]),
+        look_above=look_above,
+        give_up=give_up,
     )
-    above = seen.get(low + 1)
-    limited_by = None
-    if low + 1 >= len(patches):
-        limited_by = LimitedBy.CAP
-    elif above is Verdict.KERNEL:
-        limited_by = LimitedBy.KERNEL
-    elif above is Verdict.TOO_BIG:
-        limited_by = LimitedBy.MEMORY
     return PatchAnswer(
-        patches[low] if low >= 0 else None,
-        limited_by,
-        tuple((patches[i], v) for i, v in seen.items()),
-        violations,
-        limited_by is not None,
+        patch=patches[found.max_batch - 1] if found.max_batch else None,
+        limited_by=found.limited_by,
+        calls=tuple((patches[number - 1], verdict) for number, verdict in found.calls),
+        violations=found.violations,
+        complete=found.complete,
+        verifications=tuple((patches[n - 1], verdict) for n, verdict in found.verifications),
+        message=found.message,
     )
 
 
-def _size(patch: Patch) -> str:
-    return "x".join(map(str, patch))
+def _voxels(patch: Patch) -> int:
+    return patch[0] * patch[1] * patch[2]

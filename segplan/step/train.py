@@ -148,35 +148,56 @@ def make_loss(w: Workload) -> Callable[[Any, Tensor], Tensor]:
         base = lambda output, label: ce(output, label.squeeze(1).long())  # noqa: E731
 
     def loss(output: Any, label: Tensor) -> Tensor:
-        heads = _heads(output)
-        if len(heads) == 1:
-            only: Tensor = base(heads[0], label)
-            return only
         total = None
-        for i, head in enumerate(heads):
-            target = label
-            if head.shape[2:] != label.shape[2:]:
-                target = nn.functional.interpolate(
+        for weight, head in _heads(output):
+            if head.dim() == 0:
+                term = head
+            elif head.shape[2:] == label.shape[2:]:
+                term = base(head, label)
+            else:
+                smaller = nn.functional.interpolate(
                     label.float(), size=head.shape[2:], mode="nearest"
-                ).to(label.dtype)
-            term: Tensor = base(head, target) * 0.5**i
+                )
+                term = base(head, smaller.to(label.dtype))
+            if weight != 1:
+                term = term * weight
             total = term if total is None else total + term
-        assert total is not None
+        if total is None:
+            raise TypeError("the network returned no tensor (B, C, H, W, D) to train on")
         return total
 
     return loss
 
 
-def _heads(output: Any) -> list[Tensor]:
+OWN_LOSS_WEIGHT = 0.1
+"""Weight of a loss that the network itself returns (SegResNetVAE's, as in its paper)."""
+
+
+def _heads(output: Any) -> list[tuple[float, Tensor]]:
+    """The tensors to train on and their weights: heads (B, C, H, W, D), or a network's own loss.
+
+    Lists within a list are decoders of their own (SegResNetDS2): each starts again at 1.
+    """
     if isinstance(output, Tensor):
         if output.dim() == 6:  # DynUNet stacks its heads: (B, heads, C, H, W, D)
-            return list(torch.unbind(output, dim=1))
-        return [output]
+            output = list(torch.unbind(output, dim=1))
+        else:
+            return [(1.0, output)]
     if isinstance(output, dict):
-        return [v for v in output.values() if isinstance(v, Tensor)]
-    if isinstance(output, (list, tuple)):
-        return [t for t in output if isinstance(t, Tensor) and t.dim() == 5]
-    raise TypeError(f"the network returned a {type(output).__name__}, not a tensor or list")
+        output = list(output.values())
+    if not isinstance(output, (list, tuple)):
+        raise TypeError(f"the network returned a {type(output).__name__}, not a tensor or list")
+    heads: list[tuple[float, Tensor]] = []
+    weight = 1.0
+    for value in output:
+        if isinstance(value, (list, tuple)):
+            heads += _heads(value)
+        elif isinstance(value, Tensor) and value.dim() == 0:
+            heads.append((OWN_LOSS_WEIGHT, value))
+        elif isinstance(value, Tensor) and value.dim() == 5:
+            heads.append((weight, value))
+            weight /= 2
+    return heads
 
 
 def make_step(

@@ -44,7 +44,8 @@ def handle(request, progress):
     entry["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     with open(card["log"], "a") as log:
         log.write(json.dumps(entry) + "\n")
-    progress({"environment": {"torch": "9.9.9", "card_name": "Fake Card", "cuda": "99.0"}})
+    known = {"torch": "9.9.9", "card_name": "Fake Card", "cuda": "99.0"}
+    progress({"environment": known | card["environment"]})
     behaviour = card["behaviours"].get(f"{'x'.join(map(str, patch))}b{batch}")
     behaviour = behaviour or card["behaviours"].get(str(batch))
     reply = misbehave(behaviour) if behaviour else None

@@ -14,7 +14,7 @@ class FakeCard:
 
     `free` is what `free_bytes` answers, and may be changed; `behaviours` maps a batch ("3") or a
     cell ("96x96x96b3") to hang, abort, kill, exit, print, garbage, nonsense, key_error,
-    network_error, no_engine, shape, slow or dirty.
+    network_error, no_engine, shape, slow or dirty; `environment` adds to what a probe reports.
     """
 
     def __init__(self, folder: Path, *, behaviours=None, spills=False, **settings):
@@ -29,6 +29,7 @@ class FakeCard:
             "seconds_per_voxel": 1e-7,
             "import_s": 0.0,
             "behaviours": behaviours or {},
+            "environment": {},
             "log": str(self._log),
         } | settings
         self._file.write_text(json.dumps(self.settings))

@@ -15,7 +15,7 @@ import segplan.networks
 from segplan.errors import CardError, NetworkError
 from segplan.gpus.local import LocalCard
 from segplan.probe import Prober, job
-from segplan.probe.device import _cudnn, fraction_for, versions
+from segplan.probe.device import cudnn_text, fraction_for, versions
 from segplan.step.train import TrainingStep
 from segplan.workload import Workload
 
@@ -229,7 +229,7 @@ def test_the_fraction_gives_exactly_the_limit(limit, total):
     ("number", "text"), [(91501, "9.15.1"), (91002, "9.10.2"), (8902, "8.9.2"), (None, None)]
 )
 def test_cudnn_versions(number, text):
-    assert _cudnn(number) == text
+    assert cudnn_text(number) == text
 
 
 def test_versions_are_known():

@@ -241,7 +241,7 @@ def test_closing_ends_every_process(tmp_path):
     card = FakeCard(tmp_path)
     prober = card.prober()
     prober.probe(w(1))
-    workers = [prober._worker.pid, prober._spare.pid]
+    workers = [prober._worker.pid, prober._spares[0].pid]
     prober.close()
     prober.close()
     assert all(gone(pid) for pid in workers)

@@ -1,0 +1,138 @@
+"""Stored measurements as a table for each card, or as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from segplan.api.results_store import StoredMeasurement, StoredResults
+from segplan.report import format as fmt
+from segplan.report.console import fitting_text, make_table, say
+from segplan.results import SCHEMA_VERSION, Environment, Outcome, to_plain
+from segplan.store import ImportReport
+
+SKIPPED_SHOWN = 10
+
+_STYLES = {Outcome.FITS: "green", Outcome.OUT_OF_MEMORY: "yellow", Outcome.KERNEL_LIMIT: "yellow"}
+
+_LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("made",), ("made", "prec."))
+"""Columns given up one after the other where the terminal is narrow; --json has them all."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    text: Callable[[StoredMeasurement], str]
+    right: bool = True
+
+
+_COLUMNS = (
+    _Column("made", lambda r: (r.measurement.made_at or fmt.UNKNOWN)[:10], right=False),
+    _Column("network", lambda r: r.measurement.workload.model, right=False),
+    _Column("patch", lambda r: fmt.patch(r.measurement.workload.patch)),
+    _Column("batch", lambda r: str(r.measurement.workload.batch)),
+    _Column("prec.", lambda r: r.measurement.workload.precision, right=False),
+    _Column("limit", lambda r: fmt.memory(r.measurement.allocator_limit)),
+    _Column("outcome", lambda r: r.measurement.outcome.value.replace("_", " "), right=False),
+    _Column("peak", lambda r: fmt.memory(r.measurement.peak_allocated)),
+    _Column("step", lambda r: fmt.seconds(r.median_step_s)),
+)
+
+
+def document(results: StoredResults) -> dict[str, Any]:
+    """The JSON document: `schema_version`, then the keys of the Python attributes."""
+    return {"schema_version": SCHEMA_VERSION, **to_plain(results)}
+
+
+def render(results: StoredResults, console: Console) -> None:
+    """Print what was imported or exported, or else the measurements, a table for each card."""
+    if results.imported is not None:
+        _imported(results.imported, results.store, console)
+    if results.exported is not None:
+        wrote = f"{_count(len(results.measurements))} written to {results.exported}."
+        say(console, _clean(wrote))
+    if results.imported is None and results.exported is None:
+        _listing(results, console)
+    for warning in results.warnings:
+        say(console, _clean(f"warning: {warning}"), style="yellow")
+
+
+def _imported(report: ImportReport, store: str, console: Console) -> None:
+    text = f"{_count(report.added)} added to {store}"
+    if report.known:
+        text += f", {report.known} there already"
+    say(console, _clean(text + "."))
+    if report.skipped:
+        say(console, f"{len(report.skipped)} skipped:", style="yellow")
+    for row in report.skipped[:SKIPPED_SHOWN]:
+        say(console, _clean(f"  {row.where}: {row.reason}"))
+    if len(report.skipped) > SKIPPED_SHOWN:
+        say(console, "  … and more; --json names them all.")
+
+
+def _listing(results: StoredResults, console: Console) -> None:
+    if not results.measurements:
+        none = "Nothing measured yet" if not results.total else "No measurement matches"
+        say(console, _clean(f"{none} ({results.total} in {results.store})."))
+        return
+    cards: dict[tuple[str | None, ...], list[StoredMeasurement]] = {}
+    for row in results.measurements:
+        cards.setdefault(_where(row.measurement.environment), []).append(row)
+    for rows in cards.values():
+        _card(rows, console)
+        console.print()
+    shown = f"{len(results.measurements)} of {results.matching} shown"
+    if len(results.measurements) == results.matching:
+        shown = _count(results.matching)
+    else:
+        shown += "; --limit N shows more"
+    say(console, _clean(f"{shown} ({results.total} in {results.store})."), style="dim")
+
+
+def _where(environment: Environment) -> tuple[str | None, ...]:
+    e = environment
+    return (e.card_name, e.card_uuid, e.torch, e.cuda, e.cudnn, e.driver)
+
+
+def _card(rows: Sequence[StoredMeasurement], console: Console) -> None:
+    name, uuid, torch, cuda, cudnn, driver = _where(rows[0].measurement.environment)
+    say(console, _clean(f"{name or 'unknown card'} ({uuid or 'no UUID'})"), style="bold")
+    versions = {"torch": torch, "CUDA": cuda, "cuDNN": cudnn, "driver": driver}
+    known = ", ".join(f"{what} {value}" for what, value in versions.items() if value)
+    say(console, _clean(known or "versions not known"), style="dim")
+    for left_out in _LEFT_OUT:
+        table = _table(rows, console, left_out)
+        unbounded = console.options.update(max_width=10_000)
+        if console.measure(table, options=unbounded).maximum <= console.width:
+            break
+    console.print(table)
+
+
+def _table(rows: Sequence[StoredMeasurement], console: Console, left_out: Sequence[str]) -> Table:
+    table = make_table(console)
+    shown = [c for c in _COLUMNS if c.header not in left_out]
+    for column in shown:
+        table.add_column(
+            column.header, justify="right" if column.right else "left", no_wrap=column.right
+        )
+    for row in rows:
+        cells = [Text(fitting_text(_clean(c.text(row)), console)) for c in shown]
+        for column, cell in zip(shown, cells, strict=True):
+            if column.header == "outcome":
+                cell.stylize(_STYLES.get(row.measurement.outcome, "red"))
+        table.add_row(*cells)
+    return table
+
+
+def _count(n: int) -> str:
+    return f"{n} measurement" + ("" if n == 1 else "s")
+
+
+def _clean(text: str) -> str:
+    """Without control characters: an imported name may try to steer the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
