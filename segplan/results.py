@@ -87,6 +87,16 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class Duration:
+    """Seconds of something longer than a step, with an 80 % interval."""
+
+    seconds: float
+    low: float
+    high: float
+    basis: Basis
+
+
+@dataclass(frozen=True)
 class Environment:
     """Where a measurement was made; None is "not known", never zero."""
 
@@ -215,6 +225,55 @@ class Fit:
     measured_on: str | None = None
     smallest_card: str | None = None
     warnings: tuple[str, ...] = ()
+
+
+class BoundBy(StrEnum):
+    """What an experiment waits for."""
+
+    GPU = "gpu"
+    LOADER = "loader"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A frontier point times a schedule on one card: how long an experiment takes there.
+
+    Attributes:
+        name: of the experiment (its configuration's name).
+        workload: what a step trains on one GPU, its patch and batch included.
+        card: slug.
+        fits: whether it trains on the card at all; where it does not, the rest is None or 0.
+        gpus: GPUs one experiment uses.
+        memory: of the step; None where it is not known.
+        step: of one training step; None where it is not known.
+        steps: training steps of the whole experiment, all folds.
+        training: all training steps, loader counted in where it is slower.
+        validation: all validation; None without any.
+        total: training, validation and the rest.
+        bound_by: what it waits for most of the time.
+        energy_kwh: of the cards alone, not of the server.
+        loader_patches_per_s: what the loader must deliver, over all GPUs.
+        loader_mb_per_s: the same in megabytes read.
+        notes: sentences a reader should know.
+    """
+
+    name: str
+    workload: Workload
+    card: str
+    fits: bool
+    gpus: int = 1
+    memory: MemoryEstimate | None = None
+    step: StepTime | None = None
+    steps: int = 0
+    training: Duration | None = None
+    validation: Duration | None = None
+    total: Duration | None = None
+    bound_by: BoundBy | None = None
+    energy_kwh: float | None = None
+    loader_patches_per_s: float | None = None
+    loader_mb_per_s: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def to_plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from segplan.units import Patch
 from segplan.workload import Workload
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 DIVISORS = (1, 2, 4, 8, 16, 32, 64, 128)
 _ODD = 3

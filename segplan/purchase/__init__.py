@@ -1,0 +1,1 @@
+"""What to buy: the cheapest plan that meets the deadlines, the fastest for a budget; pure."""

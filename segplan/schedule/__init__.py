@@ -1,0 +1,1 @@
+"""A dataset and epochs become iterations, hours and energy; pure arithmetic."""
