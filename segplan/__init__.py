@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from segplan.api.estimating import estimate
     from segplan.api.fitting import fit
+    from segplan.api.timing import step_time
     from segplan.results import Cell, Fit, MemoryEstimate, StepTime
     from segplan.workload import Workload
 
@@ -20,6 +21,7 @@ _WHERE = {
     "Workload": "segplan.workload",
     "estimate": "segplan.api.estimating",
     "fit": "segplan.api.fitting",
+    "step_time": "segplan.api.timing",
     "Fit": "segplan.results",
     "Cell": "segplan.results",
     "MemoryEstimate": "segplan.results",
@@ -35,6 +37,7 @@ __all__ = [
     "__version__",
     "estimate",
     "fit",
+    "step_time",
 ]
 
 

@@ -397,6 +397,7 @@ def _cell(question: Question, predictor: Predictor, patch: Patch, budget: int) -
         max_batch=answer.max_batch,
         limited_by=answer.limited_by,
         memory=memory,
+        step=predictor.step_time(patch, answer.max_batch) if answer.max_batch else None,
         note=cell_note(answer.max_batch, answer.violations, memory, budget)
         or _kernel_note(predictor, patch, answer.max_batch, answer.limited_by),
     )
@@ -492,6 +493,7 @@ def _largest_patch(question: Question, predictor: Predictor, budget: int) -> Cel
         max_batch=batch if answer.patch is not None else 0,
         limited_by=answer.limited_by,
         memory=memory,
+        step=predictor.step_time(patch, batch) if answer.patch is not None else None,
         status=status,
         note=note,
     )

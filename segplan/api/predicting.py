@@ -14,7 +14,10 @@ from segplan.memory.context import context_bytes
 from segplan.memory.kernels import Architecture
 from segplan.memory.limits import kernel_limit
 from segplan.memory.prediction import Target, predict
-from segplan.results import MemoryEstimate
+from segplan.results import MemoryEstimate, StepTime
+from segplan.timing.model import Calibration, NotTimeable, Seconds, shipped_calibration
+from segplan.timing.prediction import predict_forward, predict_step
+from segplan.timing.work import WorkTable, work_table
 from segplan.trace.job import TARGET
 from segplan.trace.tape import Tape, trace_from_json
 from segplan.units import Patch
@@ -69,11 +72,13 @@ class Predictor:
     ) -> None:
         """`workload` is resolved; its patch and batch are placeholders."""
         self.workload = workload
+        self.card = card
         self.target = target_for(workload, card)
         self.progress = progress
         self._tapes: dict[Patch, Tape] = {}
         self._failed: dict[tuple[Patch, int], SegplanError] = {}
         self._estimates: dict[tuple[object, ...], MemoryEstimate] = {}
+        self._work: dict[tuple[Patch, int], WorkTable] = {}
         self._pool: WorkerPool | None = None
         self._done = self._total = 0
 
@@ -92,6 +97,7 @@ class Predictor:
 
     def aim(self, card: Card | None) -> None:
         """Predict for another card from now on; traces are kept."""
+        self.card = card
         self.target = target_for(self.workload, card)
 
     def trace(self, wanted: Iterable[tuple[Patch, int]]) -> None:
@@ -161,6 +167,48 @@ class Predictor:
         """What cannot work on tensors this large, in words; None if all can (raises as above)."""
         self._ready(patch, batch)
         return kernel_limit(self._tape(patch).at(batch))
+
+    def step_time(self, patch: Patch, batch: int) -> StepTime | None:
+        """Seconds of a step on the card aimed at; None where its figures do not allow it.
+
+        Raises:
+            NetworkError: the network refuses the patch.
+            WorkerError: the trace died.
+        """
+        found = self.step_parts(patch, batch)
+        return found[0] if found is not None else None
+
+    def step_parts(self, patch: Patch, batch: int) -> tuple[StepTime, Seconds] | None:
+        """`step_time` and what it is made of (raises as above)."""
+        if self.card is None:
+            return None
+        workload = self.workload.replace(patch=patch, batch=batch)
+        try:
+            return predict_step(self._table(patch, batch), workload, self.card, self.calibration)
+        except NotTimeable:
+            return None
+
+    def forward_time(self, patch: Patch, batch: int) -> StepTime | None:
+        """Seconds of the forward pass alone, as in validation (as `step_time`)."""
+        if self.card is None:
+            return None
+        workload = self.workload.replace(patch=patch, batch=batch)
+        try:
+            return predict_forward(self._table(patch, batch), workload, self.card, self.calibration)
+        except NotTimeable:
+            return None
+
+    @property
+    def calibration(self) -> Calibration:
+        """What step times rest on."""
+        return shipped_calibration()
+
+    def _table(self, patch: Patch, batch: int) -> WorkTable:
+        if (patch, batch) not in self._work:
+            self._ready(patch, batch)
+            trace = self._tape(patch).at(batch)
+            self._work[patch, batch] = work_table([op for op in trace.ops if op.step == 1])
+        return self._work[patch, batch]
 
     def _tape(self, patch: Patch) -> Tape:
         return self._tapes.setdefault(patch, Tape())

@@ -1,0 +1,267 @@
+"""A step's work and a card's rates become seconds.
+
+Each kernel waits for the slowest of three things: its arithmetic (a matrix product at a share of
+the card's rate, less where it has few tiles or short sums), its bytes (a share of the
+bandwidth), or, in normalisation layers, the blocks of threads that reduce one channel each.
+Kernels run one after the other while Python and the dispatcher queue the next ones; a step
+takes as long as the slower of both, up to the gradient scaler's read-back, where they meet.
+The shares are measured (`Calibration`); rates, bandwidth, clock and multiprocessors are the
+card's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segplan.gpus.card import Card
+from segplan.timing.work import INDEX, KINDS, WorkTable
+
+CONVOLUTIONS = ("conv_forward", "conv_input_gradient", "conv_weight_gradient")
+PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
+BLOCKED = ("channel_norm", "channel_norm_backward", "group_norm", "group_norm_backward")
+STREAMS = tuple(k for k in KINDS if k not in PRODUCTS and k != "grouped_conv")
+
+GENERATIONS = {
+    (6, 0): "pascal", (6, 1): "pascal", (7, 0): "volta", (7, 5): "turing", (8, 0): "ampere",
+    (8, 6): "ampere-ga10x", (8, 7): "ampere-ga10x", (8, 9): "ada", (9, 0): "hopper",
+    (10, 0): "blackwell", (10, 3): "blackwell", (12, 0): "blackwell-gb20x",
+    (12, 1): "blackwell-gb20x",
+}  # fmt: skip
+
+_LANES = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (6, 0): 64}
+"""fp32 units of a multiprocessor (CUDA programming guide, arithmetic throughput); 128 else."""
+
+MEETING = 6.0
+"""How sharply the slower of GPU and host decides: (gpu^p + host^p)^(1/p)."""
+
+
+class NotTimeable(ValueError):
+    """The card's figures do not allow a prediction; the text says which is missing."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What of a card the model uses.
+
+    Attributes:
+        products: FLOP per second of matrix products by "half" and "single".
+        tensor: whether those run on tensor cores, likewise.
+        fp32: FLOP per second outside of tensor cores.
+        bandwidth: bytes per second.
+        sm_count: multiprocessors.
+        clock: cycles per second, from the fp32 rate.
+        generation: of the architecture.
+    """
+
+    products: Mapping[str, float]
+    tensor: Mapping[str, bool]
+    fp32: float
+    bandwidth: float
+    sm_count: int
+    clock: float
+    generation: str
+
+
+def rates_of(card: Card, precision: str) -> Rates:
+    """The rates at which a card computes a workload of this precision.
+
+    Raises:
+        NotTimeable: bandwidth, fp32 rate, multiprocessors or compute capability are not known.
+    """
+    fp32 = card.rates["fp32"]
+    missing = [
+        name
+        for name, value in (
+            ("memory bandwidth", card.memory_bandwidth),
+            ("fp32 rate", fp32),
+            ("number of multiprocessors", card.sm_count),
+            ("compute capability", card.compute_capability),
+        )
+        if value is None
+    ]
+    if missing or fp32 is None or card.memory_bandwidth is None or card.sm_count is None:
+        raise NotTimeable(f"the {' and '.join(missing)} of {card.name} is not known")
+    capability = card.compute_capability or (0, 0)
+    half = card.rates["bf16" if precision == "bf16" else "fp16"]
+    single = card.rates["tf32"] if precision != "fp32" else None
+    return Rates(
+        products={"half": half or fp32, "single": single or fp32},
+        tensor={"half": half is not None and half > fp32, "single": single is not None},
+        fp32=fp32,
+        bandwidth=card.memory_bandwidth,
+        sm_count=card.sm_count,
+        clock=fp32 / (2 * card.sm_count * _LANES.get(capability, 128)),
+        generation=GENERATIONS.get(capability, "unknown"),
+    )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a real card reached of its rates, by kind of work.
+
+    Attributes:
+        card: slug of the card it was measured on.
+        factors: dimensionless shares, seconds and counts by dotted name (see `docs/method.md`).
+        spread: standard deviation of the logarithm of predicted over measured time, by case.
+        clock: cycles per second of that card: rates of blocks of threads scale with it.
+        about: versions, rows and how it was made.
+    """
+
+    card: str
+    factors: Mapping[str, float]
+    spread: Mapping[str, float]
+    clock: float
+    about: Mapping[str, str]
+
+
+@lru_cache
+def shipped_calibration() -> Calibration:
+    """The calibration that comes with segplan: an H200's."""
+    text = resources.files("segplan.timing").joinpath("h200.json").read_text(encoding="utf-8")
+    return calibration_from_json(text)
+
+
+def calibration_from_json(text: str) -> Calibration:
+    """A calibration from its file's text."""
+    data = json.loads(text)
+    return Calibration(data["card"], data["factors"], data["spread"], data["clock"], data["about"])
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A step's time in parts.
+
+    Attributes:
+        gpu: seconds in kernels, by phase (forward, backward, optimizer).
+        host: seconds of queueing them, likewise.
+        by_kind: seconds in kernels by kind of work.
+        total: of the step.
+    """
+
+    gpu: tuple[float, float, float]
+    host: tuple[float, float, float]
+    by_kind: Mapping[str, float]
+    total: float
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the card waits for Python more than the other way round."""
+        return sum(self.host) > sum(self.gpu)
+
+
+def seconds(
+    table: WorkTable,
+    rates: Rates,
+    calibration: Calibration,
+    *,
+    channels_last: bool = False,
+) -> Seconds:
+    """The time of a step with this work on a card with these rates."""
+    kernels = kernel_seconds(table, rates, calibration, channels_last=channels_last)
+    f = calibration.factors
+    gpu = tuple(float(kernels[table.phase == phase].sum()) for phase in range(3))
+    host = tuple(
+        count * f[f"host.{name}"]
+        for count, name in zip(table.launches, ("forward", "backward", "optimizer"), strict=True)
+    )
+    host = (host[0] + f["host.step"], host[1], host[2])
+    before = _slower(gpu[0] + gpu[1], host[0] + host[1])
+    total = before + _slower(gpu[2], host[2])
+    by_kind = np.bincount(table.kind, weights=kernels, minlength=len(KINDS))
+    return Seconds(
+        (gpu[0], gpu[1], gpu[2]), host, dict(zip(KINDS, map(float, by_kind), strict=True)), total
+    )
+
+
+def forward_seconds(parts: Seconds) -> float:
+    """The forward pass alone, as in validation."""
+    return _slower(parts.gpu[0], parts.host[0])
+
+
+def _slower(gpu: float, host: float) -> float:
+    return float((gpu**MEETING + host**MEETING) ** (1 / MEETING))
+
+
+def kernel_seconds(
+    table: WorkTable, rates: Rates, calibration: Calibration, *, channels_last: bool = False
+) -> NDArray[np.float64]:
+    """Seconds of each entry of the table on the card."""
+    f = calibration.factors
+    count = len(KINDS)
+    half = table.dtype < 2
+    by_half = {
+        "half": _by_kind(f, "half" if rates.tensor["half"] else "fp32"),
+        "single": _by_kind(f, "tf32" if rates.tensor["single"] else "fp32"),
+    }
+    share = np.where(half, by_half["half"][table.kind], by_half["single"][table.kind])
+    rate = np.where(half, rates.products["half"], rates.products["single"])
+    on_tensor = np.where(half, rates.tensor["half"], rates.tensor["single"])
+    generation = f.get(f"generation.{rates.generation}", f["generation.other"])
+    older = rates.generation != "hopper"
+    rate = rate * np.where(on_tensor, generation, f["older.fp32"] if older else 1.0)
+    if channels_last:
+        share = share * np.where(
+            np.isin(table.kind, [INDEX[k] for k in CONVOLUTIONS]), f["channels_last"], 1.0
+        )
+
+    filled, inner = np.zeros(count), np.zeros(count)
+    for kind in PRODUCTS:
+        convolution = kind in CONVOLUTIONS
+        filled[INDEX[kind]] = f["fill.convolution" if convolution else "fill.matmul"]
+        inner[INDEX[kind]] = f[
+            "inner.matmul" if kind in ("matmul", "attention") else "inner.convolution"
+        ]
+    tiles = np.where(table.tiles > 0, table.tiles, np.inf)
+    split = np.where(
+        table.kind == INDEX["conv_weight_gradient"], np.maximum(1.0, table.inner / _SPLIT), 1.0
+    )
+    sums = np.where(table.inner > 0, table.inner, np.inf)
+    arithmetic = (
+        table.flops
+        / (rate * share)
+        * (1 + filled[table.kind] * rates.sm_count / (tiles * split))
+        * (1 + inner[table.kind] / sums)
+    )
+    grouped = table.kind == INDEX["grouped_conv"]
+    if grouped.any():
+        reached = np.where(table.phase == 0, f["grouped.forward"], f["grouped.backward"])
+        reached = reached * np.where(half, 1.0, f["grouped.single"])
+        reached = reached * np.where(table.dtype == 1, f["grouped.bfloat16"], 1.0)
+        arithmetic = np.where(grouped, table.flops / (rates.fp32 * reached), arithmetic)
+
+    streamed = np.full(count, f["bandwidth.product"])
+    for kind in STREAMS:
+        streamed[INDEX[kind]] = f[f"bandwidth.{kind}"]
+    bandwidth = rates.bandwidth * (f["older.bandwidth"] if older else 1.0)
+    bytes_s = table.moved / (bandwidth * streamed[table.kind])
+    turned = 2 * table.turned / (bandwidth * f["bandwidth.turned"])
+
+    pace = np.full(count, np.inf)
+    for kind in BLOCKED:
+        pace[INDEX[kind]] = f[f"block.{kind}"] * rates.clock / calibration.clock
+    elements = table.moved / np.where(half, 2.0, 4.0)
+    blocked = elements / (np.where(table.tiles > 0, table.tiles, np.inf) * pace[table.kind])
+
+    product = np.isin(table.kind, [INDEX[k] for k in (*PRODUCTS, "grouped_conv")])
+    return np.asarray(
+        np.where(product, np.maximum(arithmetic, bytes_s) + turned, np.maximum(bytes_s, blocked))
+        + f["kernel"]
+    )
+
+
+_SPLIT = 8192
+"""Voxels after which a weight gradient's sum is split over more blocks (as cuDNN does)."""
+
+
+def _by_kind(factors: Mapping[str, float], precision: str) -> NDArray[np.float64]:
+    shares = np.ones(len(KINDS))
+    for kind in PRODUCTS:
+        shares[INDEX[kind]] = factors[f"{precision}.{kind}"]
+    return shares

@@ -1,0 +1,390 @@
+"""What each operator of a step has to do: floating-point operations, bytes, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segplan.trace.tape import Op, TensorMeta
+
+ITEM_BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+KINDS = (
+    "conv_forward",
+    "conv_input_gradient",
+    "conv_weight_gradient",
+    "pointwise_conv",
+    "grouped_conv",
+    "matmul",
+    "attention",
+    "elementwise",
+    "strided",
+    "channel_norm",
+    "channel_norm_backward",
+    "group_norm",
+    "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "softmax",
+    "channel_softmax",
+    "reduction",
+    "index",
+    "resample",
+    "optimizer",
+)
+"""Classes of work with an efficiency of their own."""
+
+INDEX = {kind: i for i, kind in enumerate(KINDS)}
+DTYPES = ("float16", "bfloat16", "float32")
+PHASES = ("forward", "backward", "optimizer")
+
+TILE_ROWS, TILE_COLUMNS = 128, 64
+"""Output tile of a matrix-product kernel; a product with fewer tiles than the card has
+multiprocessors leaves some idle."""
+
+CHANNEL_MULTIPLE = 8
+"""Tensor-core kernels pad channels to a multiple of 8 (cuDNN developer guide, NHWC layouts)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One thing a kernel, or a few, do.
+
+    Attributes:
+        kind: one of `KINDS`.
+        phase: of the step.
+        dtype: the tensors' data type.
+        flops: multiplications and additions, channels padded as the kernels pad them.
+        moved: bytes read and written at least once.
+        turned: bytes of tensors whose layout must be turned around before or after (cuDNN's
+            3D kernels want channels last): read and written once more.
+        tiles: pieces that blocks of threads work on side by side (output tiles of a matrix
+            product, channels of a norm); 0 where there are always enough.
+        inner: length of a matrix product's sums; 0 where there is none.
+    """
+
+    kind: str
+    phase: str
+    dtype: str
+    flops: float
+    moved: float
+    turned: float = 0.0
+    tiles: float = 0.0
+    inner: float = 0.0
+
+
+@dataclass(frozen=True)
+class WorkTable:
+    """A step's work as arrays, one entry for each `Work`.
+
+    Attributes:
+        kind: index into `KINDS`.
+        dtype: index into `DTYPES`.
+        flops, moved, turned, tiles: as in `Work`.
+        launches: operators dispatched, by phase (forward, backward, optimizer).
+    """
+
+    kind: NDArray[np.int64]
+    dtype: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    flops: NDArray[np.float64]
+    moved: NDArray[np.float64]
+    turned: NDArray[np.float64]
+    tiles: NDArray[np.float64]
+    inner: NDArray[np.float64]
+    launches: tuple[int, int, int]
+
+
+def work_table(ops: Sequence[Op]) -> WorkTable:
+    """The work of a sequence of operators (those of one step)."""
+    launches = dict.fromkeys(PHASES, 0)
+    found: list[Work] = []
+    for op in ops:
+        phase = op.phase if op.phase in launches else "forward"
+        launches[phase] += 1
+        found.extend(work_of(op, phase))
+    return WorkTable(
+        kind=np.array([INDEX[w.kind] for w in found], dtype=np.int64),
+        dtype=np.array([DTYPES.index(w.dtype) for w in found], dtype=np.int64),
+        phase=np.array([PHASES.index(w.phase) for w in found], dtype=np.int64),
+        flops=np.array([w.flops for w in found], dtype=np.float64),
+        moved=np.array([w.moved for w in found], dtype=np.float64),
+        turned=np.array([w.turned for w in found], dtype=np.float64),
+        tiles=np.array([w.tiles for w in found], dtype=np.float64),
+        inner=np.array([w.inner for w in found], dtype=np.float64),
+        launches=(launches["forward"], launches["backward"], launches["optimizer"]),
+    )
+
+
+def work_of(op: Op, phase: str) -> list[Work]:
+    """What one operator does; nothing for those that only allocate."""
+    if op.name in _NOTHING:
+        return []
+    rule = _RULES.get(op.name)
+    if rule is not None:
+        return rule(op, phase)
+    if op.name.startswith("_scaled_dot_product"):
+        return _attention(op, phase)
+    if op.name.startswith("_foreach") or op.name.startswith(("_fused", "_amp_foreach")):
+        return _foreach(op, phase)
+    return [_stream(op, phase, _KIND_OF.get(op.name, "elementwise"))]
+
+
+def _bytes(t: TensorMeta) -> int:
+    return t.numel * ITEM_BYTES.get(t.dtype, 4)
+
+
+def _distinct(t: TensorMeta) -> int:
+    """Bytes a tensor really holds: expanded axes count once."""
+    return prod(s for s, d in zip(t.shape, t.strides, strict=True) if d != 0) * ITEM_BYTES.get(
+        t.dtype, 4
+    )
+
+
+def _dtype(op: Op) -> str:
+    for t in (*op.inputs, *op.outputs):
+        if t.dtype in DTYPES:
+            return t.dtype
+    return "float32"
+
+
+def _stream(op: Op, phase: str, kind: str) -> Work:
+    moved = float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
+    if kind == "elementwise" and not _same_order(op):
+        kind = "strided"
+    return Work(kind, phase, _dtype(op), 0.0, moved)
+
+
+def _same_order(op: Op) -> bool:
+    """Whether the large tensors of an operator lie in one order, so that it streams."""
+    large = [t for t in (*op.inputs, *op.outputs) if t.numel > 1]
+    most = max((t.numel for t in large), default=0)
+    orders = {
+        tuple(d for s, d in zip(t.shape, t.strides, strict=True) if s > 1)
+        for t in large
+        if t.numel == most
+    }
+    return len(orders) <= 1
+
+
+def _convolution(op: Op, phase: str) -> list[Work]:
+    image, weight, result = op.inputs[0], op.inputs[1], op.outputs[0]
+    return _conv_works(
+        phase, image, weight, result, ("forward",), bool(op.args[6]), int(op.args[8])
+    )
+
+
+def _convolution_backward(op: Op, phase: str) -> list[Work]:
+    result, image, weight = op.inputs[0], op.inputs[1], op.inputs[2]
+    mask = op.args[10]
+    tasks = [name for name, wanted in zip(("input", "weight"), mask[:2], strict=True) if wanted]
+    found = _conv_works(phase, image, weight, result, tasks, bool(op.args[7]), int(op.args[9]))
+    if mask[2]:
+        found.append(Work("reduction", phase, _dtype(op), 0.0, float(_bytes(result))))
+    return found
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+
+
+def _conv_works(
+    phase: str,
+    image: TensorMeta,
+    weight: TensorMeta,
+    result: TensorMeta,
+    tasks: Sequence[str],
+    transposed: bool,
+    groups: int,
+) -> list[Work]:
+    """Work of a convolution and of its gradients: each is one matrix product.
+
+    FLOPs: 2 x output voxels x input channels x kernel voxels x output channels; a transposed
+    convolution's are those of the convolution it is the gradient of.
+    """
+    c_in, c_out = image.shape[1], result.shape[1]
+    kernel = prod(weight.shape[2:])
+    samples = image.shape[0]
+    voxels = prod((image if transposed else result).shape[2:])
+    moved = float(_bytes(image) + _bytes(weight) + _bytes(result))
+    dtype = image.dtype if image.dtype in DTYPES else "float32"
+    last = image.suggests_channels_last or weight.suggests_channels_last
+    flat = kernel == 1 and not transposed
+    turned = 0.0
+    if len(image.shape) >= 4 and not last and not flat and groups == 1:
+        turned = float(sum(_bytes(t) for t in (image, result) if t.shape[1] > 1))
+    works = []
+    for task in tasks:
+        if groups > 1:
+            flops = 2.0 * samples * voxels * (c_in // groups) * kernel * c_out
+            works.append(Work("grouped_conv", phase, dtype, flops, moved))
+            continue
+        # As matrix products (rows, columns, inner); a transposed convolution is a gradient.
+        if task == "weight":
+            product = (_padded(c_in) * kernel, c_out, samples * voxels)
+        elif (task == "forward") != transposed:
+            product = (samples * voxels, c_out, _padded(c_in) * kernel)
+            if task == "input":
+                product = (samples * voxels, c_in, _padded(c_out) * kernel)
+        else:
+            wide, narrow = (c_in, c_out) if task == "input" else (c_out, c_in)
+            product = (samples * voxels, wide * kernel, _padded(narrow))
+            if not transposed and voxels == prod(image.shape[2:]):  # stride 1: a plain convolution
+                product = (samples * voxels, wide, _padded(narrow) * kernel)
+        kind = "pointwise_conv" if flat else _CONVOLUTIONS[task]
+        works.append(_product(kind, phase, dtype, 1, product, moved, turned))
+    return works
+
+
+_CONVOLUTIONS = {
+    "forward": "conv_forward",
+    "input": "conv_input_gradient",
+    "weight": "conv_weight_gradient",
+}
+
+
+def _product(
+    kind: str,
+    phase: str,
+    dtype: str,
+    count: int,
+    product: tuple[int, int, int],
+    moved: float,
+    turned: float = 0.0,
+) -> Work:
+    """A matrix product of (rows, columns, inner), `count` times, padded to whole tiles."""
+    rows, columns, inner = product
+    tiles = count * -(-rows // TILE_ROWS) * -(-columns // TILE_COLUMNS)
+    flops = 2.0 * tiles * TILE_ROWS * TILE_COLUMNS * inner
+    return Work(kind, phase, dtype, flops, moved, turned, float(tiles), float(inner))
+
+
+def _matmul(op: Op, phase: str) -> list[Work]:
+    a, b = op.inputs[-2], op.inputs[-1]
+    *batch, rows, inner = a.shape
+    columns = b.shape[-1]
+    if columns > rows:  # the library swaps the sides
+        rows, columns = columns, rows
+    moved = float(_bytes(a) + _bytes(b) + sum(map(_bytes, op.outputs)))
+    dtype = a.dtype if a.dtype in DTYPES else "float32"
+    return [_product("matmul", phase, dtype, prod(batch), (rows, columns, inner), moved)]
+
+
+def _attention(op: Op, phase: str) -> list[Work]:
+    """Scaled dot-product attention without its matrix in memory: 4 x B x H x L x S x E FLOPs
+    forward and 2.5 times that backward (which recomputes the scores)."""
+    tensors = [t for t in op.inputs if len(t.shape) == 4]
+    query, key = (tensors[0], tensors[1]) if "backward" not in op.name else (tensors[1], tensors[2])
+    batch, heads, length, width = query.shape
+    flops = 4.0 * batch * heads * length * key.shape[2] * width
+    if "backward" in op.name:
+        flops *= 2.5
+    moved = float(sum(map(_bytes, op.inputs)) + sum(map(_bytes, op.outputs)))
+    return [Work("attention", phase, _dtype(op), flops, moved)]
+
+
+def _foreach(op: Op, phase: str) -> list[Work]:
+    moved = float(sum(map(_bytes, op.inputs)) + sum(map(_bytes, op.outputs)))
+    if op.name.endswith(("_.Scalar", "_.List", "_.ScalarList", "_.Tensor")) and op.args:
+        count = op.args[0] if isinstance(op.args[0], int) else 0
+        moved += float(sum(_bytes(t) for t in op.inputs[:count])) * (not op.outputs)
+    return [Work("optimizer", phase, "float32", 0.0, moved)]
+
+
+def _channel_norm(op: Op, phase: str) -> list[Work]:
+    """Batch and instance norm reduce each channel in one block (Normalization.cuh)."""
+    backward = "backward" in op.name
+    if op.args[7 if backward else 5] is False:  # in evaluation: a scale and a shift
+        return [_stream(op, phase, "elementwise")]
+    kind = "channel_norm_backward" if backward else "channel_norm"
+    image = op.inputs[1] if backward else op.inputs[0]
+    return [replace(_stream(op, phase, kind), tiles=float(image.shape[1]))]
+
+
+def _group_norm(op: Op, phase: str) -> list[Work]:
+    """Group norm reduces each group of each sample in one block (group_norm_kernel.cu)."""
+    backward = "backward" in op.name
+    kind = "group_norm_backward" if backward else "group_norm"
+    image = op.inputs[1] if backward else op.inputs[0]
+    numbers = [a for a in op.args if isinstance(a, int) and not isinstance(a, bool)]
+    groups = numbers[3]  # N, C, HxW, group
+    return [replace(_stream(op, phase, kind), tiles=float(image.shape[0] * groups))]
+
+
+def _softmax(op: Op, phase: str) -> list[Work]:
+    """Over the last axis a row is one block's (or one warp's); over channels each thread walks
+    through memory with a stride (SoftMax.cu, `cunn_SpatialSoftMaxForward`)."""
+    at = 2 if "backward" in op.name else 1
+    axis = op.args[at] if len(op.args) > at and isinstance(op.args[at], int) else -1
+    last = axis in (-1, len(op.inputs[0].shape) - 1)
+    return [_stream(op, phase, "softmax" if last else "channel_softmax")]
+
+
+_RULES: dict[str, Callable[[Op, str], list[Work]]] = {
+    "_softmax.default": _softmax,
+    "_softmax_backward_data.default": _softmax,
+    "_log_softmax.default": _softmax,
+    "_log_softmax_backward_data.default": _softmax,
+    "native_batch_norm.default": _channel_norm,
+    "cudnn_batch_norm.default": _channel_norm,
+    "native_batch_norm_backward.default": _channel_norm,
+    "cudnn_batch_norm_backward.default": _channel_norm,
+    "native_group_norm.default": _group_norm,
+    "native_group_norm_backward.default": _group_norm,
+    "convolution.default": _convolution,
+    "convolution_backward.default": _convolution_backward,
+    "mm.default": _matmul,
+    "bmm.default": _matmul,
+    "addmm.default": _matmul,
+    "baddbmm.default": _matmul,
+}
+
+_NOTHING = frozenset(
+    """
+    empty.memory_format empty_like.default empty_strided.default new_empty.default
+    new_empty_strided.default profiler._record_function_enter_new.default
+    profiler._record_function_exit._RecordFunction
+    """.split()
+)
+
+_KIND_OF = {
+    "native_layer_norm.default": "layer_norm",
+    "native_layer_norm_backward.default": "layer_norm_backward",
+    "sum.dim_IntList": "reduction",
+    "sum.default": "reduction",
+    "mean.default": "reduction",
+    "mean.dim": "reduction",
+    "var_mean.correction": "reduction",
+    "argmax.default": "reduction",
+    "amax.default": "reduction",
+    "max.dim": "reduction",
+    "index.Tensor": "index",
+    "index_put.default": "index",
+    "index_put_.default": "index",
+    "scatter_.value": "index",
+    "scatter.value": "index",
+    "scatter.src": "index",
+    "gather.default": "index",
+    "roll.default": "strided",
+    "upsample_trilinear3d.default": "resample",
+    "upsample_trilinear3d_backward.default": "resample",
+    "upsample_trilinear3d.vec": "resample",
+    "upsample_nearest3d.default": "resample",
+    "upsample_nearest3d.vec": "resample",
+    "upsample_nearest3d_backward.default": "resample",
+    "max_pool3d_with_indices.default": "resample",
+    "max_pool3d_with_indices_backward.default": "resample",
+    "avg_pool3d.default": "resample",
+    "avg_pool3d_backward.default": "resample",
+    "nll_loss2d_forward.default": "index",
+    "nll_loss2d_backward.default": "index",
+    "nll_loss_nd.default": "index",
+}
+"""Kinds of operators that are not elementwise; those that are not listed are."""
