@@ -11,17 +11,28 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from segplan.api.comparing import compare
     from segplan.api.estimating import estimate
     from segplan.api.fitting import fit
+    from segplan.api.loading import measure_loader
+    from segplan.api.planning import Experiment, load_experiment, plan_days
+    from segplan.api.scanning import scan
     from segplan.api.timing import step_time
-    from segplan.results import Cell, Fit, MemoryEstimate, StepTime
+    from segplan.results import Cell, Fit, MemoryEstimate, Plan, StepTime
     from segplan.workload import Workload
 
 _WHERE = {
     "Workload": "segplan.workload",
+    "compare": "segplan.api.comparing",
     "estimate": "segplan.api.estimating",
     "fit": "segplan.api.fitting",
     "step_time": "segplan.api.timing",
+    "measure_loader": "segplan.api.loading",
+    "scan": "segplan.api.scanning",
+    "plan_days": "segplan.api.planning",
+    "load_experiment": "segplan.api.planning",
+    "Experiment": "segplan.api.planning",
+    "Plan": "segplan.results",
     "Fit": "segplan.results",
     "Cell": "segplan.results",
     "MemoryEstimate": "segplan.results",
@@ -30,13 +41,20 @@ _WHERE = {
 
 __all__ = [
     "Cell",
+    "Experiment",
     "Fit",
     "MemoryEstimate",
+    "Plan",
     "StepTime",
     "Workload",
     "__version__",
+    "compare",
     "estimate",
     "fit",
+    "load_experiment",
+    "measure_loader",
+    "plan_days",
+    "scan",
     "step_time",
 ]
 

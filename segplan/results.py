@@ -142,6 +142,10 @@ class Measurement:
         message: the error's first line where there was one.
         wall_s: seconds the probe took.
         made_at: UTC time, ISO 8601.
+        energy_j_per_step: joules of the card by its own counter; None where not known.
+        host_bound: whether the card waited for the host during the timed steps.
+        throttled: why the card was held back meanwhile (NVML's clock reasons, or another
+            process); () for no reason.
     """
 
     workload: Workload
@@ -157,6 +161,9 @@ class Measurement:
     message: str | None = None
     wall_s: float | None = None
     made_at: str | None = None
+    energy_j_per_step: float | None = None
+    host_bound: bool | None = None
+    throttled: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +243,33 @@ class BoundBy(StrEnum):
 
 
 @dataclass(frozen=True)
+class BatchOption:
+    """The same experiment at another batch on the same card, on which that batch trains.
+
+    Attributes:
+        batch: patches in one forward pass on one GPU.
+        accumulation: forward passes of one optimizer step.
+        patches_per_gpu: patches per GPU per step.
+        steps_per_epoch: training steps of one epoch.
+        steps: training steps of the whole experiment, all folds.
+        patches: patches trained on in the whole experiment, over all GPUs.
+        step: of one training step; None where it is not known.
+        total: training, validation and the rest; None where it is not known.
+        memory: of the step; None where it was far below the limit and not computed.
+    """
+
+    batch: int
+    accumulation: int
+    patches_per_gpu: int
+    steps_per_epoch: int
+    steps: int
+    patches: int
+    step: StepTime | None = None
+    total: Duration | None = None
+    memory: MemoryEstimate | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A frontier point times a schedule on one card: how long an experiment takes there.
 
@@ -256,6 +290,22 @@ class Plan:
         loader_patches_per_s: what the loader must deliver, over all GPUs.
         loader_mb_per_s: the same in megabytes read.
         notes: sentences a reader should know.
+        patches_per_gpu: patches per GPU per step, accumulated ones included.
+        steps_per_epoch: training steps of one epoch.
+        patches: patches trained on in the whole experiment, over all GPUs.
+        epoch: training steps of one epoch, loader counted in; no validation.
+        rest: saving checkpoints; None where none are counted.
+        efficiency: share of `gpus` times one GPU's patches per second; None with one GPU.
+        link: what gradients travel over; None with one GPU.
+        windows_per_volume: sliding windows of a typical validation volume; None without any.
+        calls_per_volume: forward passes that hold them.
+        power_w: the board's power limit; None where it is not known.
+        options: other batches worth knowing: a sooner one, one that would fit, or, where
+            an epoch is a number of iterations, what a larger one costs.
+        recommended_batch: by time to finish: `workload.batch`, or that of an option; None where
+            nothing fits.
+        smallest_card: slug of the catalogue card with the least memory that trains the
+            workload, where this one does not; None where none does.
     """
 
     name: str
@@ -274,6 +324,19 @@ class Plan:
     loader_patches_per_s: float | None = None
     loader_mb_per_s: float | None = None
     notes: tuple[str, ...] = ()
+    patches_per_gpu: int | None = None
+    steps_per_epoch: int = 0
+    patches: int = 0
+    epoch: Duration | None = None
+    rest: Duration | None = None
+    efficiency: float | None = None
+    link: str | None = None
+    windows_per_volume: int | None = None
+    calls_per_volume: int | None = None
+    power_w: float | None = None
+    options: tuple[BatchOption, ...] = ()
+    recommended_batch: int | None = None
+    smallest_card: str | None = None
 
 
 def to_plain(value: Any) -> Any:

@@ -1,8 +1,14 @@
-"""Configuration files: YAML with the keys of the command line, or a preset by its name."""
+"""Configuration files: YAML with the keys of the command line, or a preset by its name.
+
+One schema for every command: what is trained and where (the options), and the sections `schedule`
+(how often) and `dataset` (on which data).
+"""
 
 from __future__ import annotations
 
 import difflib
+import math
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -56,6 +62,107 @@ _Bytes = Annotated[int, BeforeValidator(_to_bytes)]
 _Names = Annotated[list[Annotated[str, BeforeValidator(_to_text)]], BeforeValidator(_to_names)]
 _Name = Annotated[str, BeforeValidator(_to_text)]
 _Count = Annotated[int, Field(ge=1)]
+_Number = Annotated[int, Field(ge=1, le=10**9)]
+_Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+MAX_SIDE = 10**5
+"""Voxels along one axis; a volume beyond is a mistake in its file."""
+
+_SECTION = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+
+def _to_spacing(value: Any) -> Any:
+    """Three numbers above 0 (H, W, D)."""
+    numbers = value if isinstance(value, (list, tuple)) else ()
+    good = [v for v in numbers if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    if len(good) != 3 or len(numbers) != 3 or not all(0 < v < math.inf for v in good):
+        raise RequestError(
+            f"{value!r} is no spacing: write it like [1.5, 1.5, 2.0] (millimetres along H, W, D)."
+        )
+    return tuple(float(v) for v in good)
+
+
+def _to_volume(value: Any) -> Any:
+    """A shape, written as a patch is."""
+    try:
+        shape: Patch = _to_patch(value)
+    except RequestError:
+        shape = (0, 0, 0)
+    if not all(1 <= side <= MAX_SIDE for side in shape):
+        raise RequestError(f"{_short(value)} is no shape: write it like 512x512x200 (H x W x D).")
+    return shape
+
+
+def _to_disk_bytes(value: Any) -> Any:
+    """ "50MB", or a bare number of bytes."""
+    good = isinstance(value, (str, int)) and not isinstance(value, bool)
+    try:
+        found = parse_bytes(str(value)) if good else 0
+    except (RequestError, OverflowError):
+        found = 0
+    if not 1 <= found <= 10**15:
+        raise RequestError(f"{_short(value)} is no size: write it in bytes, or like 50MB.")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_Spacing = Annotated[tuple[float, float, float], BeforeValidator(_to_spacing)]
+_Volume = Annotated[Patch, BeforeValidator(_to_volume)]
+_DiskBytes = Annotated[int, BeforeValidator(_to_disk_bytes)]
+
+
+class ValidationSection(BaseModel):
+    """`schedule.validation`: whole volumes by sliding window (`segplan.schedule.Validation`)."""
+
+    model_config = _SECTION
+
+    cases: _Number | None = None
+    every: _Number | None = None
+    shape: _Volume | None = None
+    roi: _Patch | None = None
+    overlap: Annotated[float, Field(ge=0, lt=1)] | None = None
+    sw_batch_size: _Number | None = None
+    passes: _Number | None = None
+    seconds_per_volume: _Positive | None = None
+
+
+class ScheduleSection(BaseModel):
+    """`schedule`: epochs of one of two kinds (`segplan.schedule.Schedule`)."""
+
+    model_config = _SECTION
+
+    epochs: _Number | None = None
+    iterations: _Number | None = None
+    validation_iterations: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    cases: _Number | None = None
+    num_samples: _Number | None = None
+    drop_last: bool | None = None
+    folds: _Number | None = None
+    checkpoint_every: _Number | None = None
+    validation: ValidationSection | None = None
+
+
+class DatasetSection(BaseModel):
+    """`dataset`: what is trained on (`segplan.schedule.DatasetFacts`)."""
+
+    model_config = _SECTION
+
+    cases: _Number | None = None
+    channels: _Number | None = None
+    classes: _Number | None = None
+    shape: _Volume | None = None
+    spacing: _Spacing | None = None
+    bytes_per_case: _DiskBytes | None = None
+    foreground: Annotated[float, Field(ge=0, le=1)] | None = None
+    path: str | None = None
+
+
+SECTIONS = ("name", "source", "schedule", "dataset")
+"""Keys that are no option of a command."""
 
 
 class Config(BaseModel):
@@ -65,7 +172,7 @@ class Config(BaseModel):
     `patch` where there is only that, and finds the largest batch whatever `batch` says.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    model_config = _SECTION
 
     model: str | None = None
     model_args: dict[str, Any] | None = None
@@ -92,11 +199,26 @@ class Config(BaseModel):
     store: str | None = None
     share: bool | None = None
     soak: Annotated[int, Field(ge=0)] | None = None
+    name: str | None = None
+    source: str | list[str] | None = None
+    schedule: ScheduleSection | None = None
+    dataset: DatasetSection | None = None
 
     def values(self) -> dict[str, Any]:
-        """The keys that were given, under the names of the Python parameters."""
-        return {name: getattr(self, name) for name in type(self).model_fields if
-                getattr(self, name) is not None}  # fmt: skip
+        """The options that were given, under the names of the Python parameters.
+
+        `dataset.channels` and `dataset.classes` stand in for `in_channels` and `out_channels`.
+        """
+        found = {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name not in SECTIONS and getattr(self, name) is not None
+        }
+        if self.dataset is not None:
+            for key, fact in (("in_channels", "channels"), ("out_channels", "classes")):
+                if getattr(self.dataset, fact) is not None:
+                    found.setdefault(key, getattr(self.dataset, fact))
+        return found
 
 
 def preset_names() -> list[str]:
@@ -200,42 +322,91 @@ def _line_of(event: yaml.Event) -> int:
     return event.start_mark.line + 1 if event.start_mark is not None else 1
 
 
-def _lines_of(tree: yaml.MappingNode, where: str) -> dict[str, int]:
-    """The line of each top-level key; a key that is no text or was given twice is an error."""
-    lines: dict[str, int] = {}
-    for key, _ in tree.value:
+_Keys = tuple[str, ...]
+"""Keys from the top of the document down to one of its values."""
+
+
+def _lines_of(tree: yaml.MappingNode, where: str, above: _Keys = ()) -> dict[_Keys, int]:
+    """The line of each key; a key that is no text or was given twice is an error."""
+    lines: dict[_Keys, int] = {}
+    for key, value in tree.value:
         line = key.start_mark.line + 1
         if key.tag != _TAG + "str":
             raise ConfigError(f"{where} line {line}: a key must be text, like model or batch.")
-        if key.value in lines:
+        path = (*above, key.value)
+        if path in lines:
             raise ConfigError(
-                f"{where} line {line}: '{key.value}' was given in line {lines[key.value]} already."
+                f"{where} line {line}: '{'.'.join(path)}' was given in line {lines[path]} already."
             )
-        lines[key.value] = line
+        lines[path] = line
+        if isinstance(value, yaml.MappingNode):
+            lines.update(_lines_of(value, where, path))
     return lines
 
 
 def _sentence(
-    error: ValidationError, where: str, lines: dict[str, int], values: dict[str, Any]
+    error: ValidationError, where: str, lines: dict[_Keys, int], values: dict[str, Any]
 ) -> str:
     """The first problem pydantic found, as one sentence with file, line and fix."""
     problem = error.errors()[0]
-    key = str(problem["loc"][0])
-    start = f"{where} line {lines.get(key, '?')}: "
+    path = _known_part(problem["loc"], lines)
+    key = ".".join(path)
+    start = f"{where} line {lines.get(path, '?')}: "
     if problem["type"] == "extra_forbidden":
-        known = [field.alias or name for name, field in Config.model_fields.items()]
-        hint = _did_you_mean(key, known) or f"; keys are {', '.join(known)}"
-        return f"{start}unknown key '{key}'{hint}" + ("." if not hint.endswith("?") else "")
+        return start + _unknown_key(path)
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):
         return f"{start}{key}: {cause}"
     message = problem["msg"].removeprefix("Input should be ")
-    got = values.get(key)
+    if problem["type"] == "model_type":
+        message = "keys below it, one 'key: value' a line"
+    got = _value_at(values, path)
     hint = ""
     if problem["type"] == "literal_error":
         choices = [c.strip(" '") for c in message.replace(" or ", ",").split(",")]
         message, hint = f"one of {', '.join(choices)}", _did_you_mean(str(got), choices)
     return f"{start}{key} must be {message}, not {got!r}" + (hint or ".")
+
+
+def _known_part(location: Sequence[int | str], lines: Mapping[_Keys, int]) -> _Keys:
+    """As much of pydantic's location as are keys of the document."""
+    path: _Keys = ()
+    for part in location:
+        if (*path, str(part)) not in lines:
+            break
+        path = (*path, str(part))
+    return path
+
+
+def _value_at(values: Any, path: _Keys) -> Any:
+    for part in path:
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+_SECTION_OF: dict[_Keys, type[BaseModel]] = {
+    (): Config,
+    ("schedule",): ScheduleSection,
+    ("schedule", "validation"): ValidationSection,
+    ("dataset",): DatasetSection,
+}
+
+
+def _unknown_key(path: _Keys) -> str:
+    """What is wrong with a key nobody knows, and which was probably meant."""
+    *above, word = path
+    section = tuple(above)
+    known = _keys(_SECTION_OF[section])
+    elsewhere = [other for other, model in _SECTION_OF.items() if word in _keys(model)]
+    if elsewhere:  # the right word in the wrong place
+        hint = f": did you mean {'.'.join((*elsewhere[0], word))}?"
+    else:
+        hint = _did_you_mean(word, known) or f"; keys are {', '.join(known)}"
+    return f"unknown key '{'.'.join(path)}'{hint}" + ("." if not hint.endswith("?") else "")
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _did_you_mean(word: str, known: list[str]) -> str:

@@ -23,6 +23,7 @@ from segplan.errors import CardError, NetworkError, WorkerError
 from segplan.gpus import Card, LocalCard, as_card
 from segplan.memory.context import context_bytes
 from segplan.probe import Prober
+from segplan.probe.watch import median_interval
 from segplan.results import (
     Basis,
     Cell,
@@ -347,14 +348,11 @@ def _told(measured: Measurement) -> str:
 
 
 def _step_time(measured: Measurement | None) -> StepTime | None:
-    """Median and 80 % interval of a probe's own samples."""
+    """The median of a probe's own samples, with its 80 % interval."""
     if measured is None or not measured.step_seconds:
         return None
-    samples = sorted(measured.step_seconds)
-    median = statistics.median(samples)
-    n = len(samples)
-    low, high = samples[int(0.1 * (n - 1))], samples[-1 - int(0.1 * (n - 1))]
-    return StepTime(median, low, high, Basis.MEASURED)
+    median, low, high = median_interval(measured.step_seconds)
+    return StepTime(median, low, high, Basis.MEASURED, host_bound=measured.host_bound)
 
 
 def refuse_busy(local: LocalCard, share: bool) -> None:

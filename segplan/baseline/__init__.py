@@ -1,1 +1,1 @@
-"""The baseline check: ResNet50 and ViT-B/16 throughput beside published figures."""
+"""The baseline check: ResNet50 and ViT-B/16 on a card that is here, beside published figures."""

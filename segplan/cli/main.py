@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from segplan import __version__
-from segplan.cli import estimate, fit, gpus, models, results
+from segplan.cli import bench, compare, days, estimate, fit, gpus, loader, models, results, scan
 from segplan.errors import SegplanError
 
 INTERRUPTED = 130
@@ -57,7 +57,14 @@ app.command(epilog=_example("fit --model swinunetr --gpu rtx-3090"))(fit.fit)
 app.command(epilog=_example("estimate --model swinunetr --patch 96 --gpu rtx-3090"))(
     estimate.estimate
 )
+app.command(epilog=_example("compare --model swinunetr --batch 2 --gpus rtx-3090,a40"))(
+    compare.compare
+)
+app.command(epilog=_example("days --config btcv-swinunetr --gpus rtx-3090,a40"))(days.days)
 app.command(epilog=_example("gpus rtx-3090"))(gpus.gpus)
+app.command(epilog=_example("bench --gpu 0"))(bench.bench)
+app.command(epilog=_example("scan Task09_Spleen --spacing 1.5x1.5x2"))(scan.scan)
+app.command(epilog=_example("loader --data Task09_Spleen --workers 4"))(loader.loader)
 app.command(epilog=_example("models swinunetr"))(models.models)
 app.command(epilog=_example("results --card rtx-3090"))(results.results)
 
@@ -98,9 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"unexpected {what} (run with --debug for the traceback)")
         return 1
     if status == INTERRUPTED:
-        _complain(
-            "interrupted; every finished measurement is kept, and the same command resumes there."
-        )
+        _complain("interrupted; what was finished is kept, and the same command goes on there.")
     return status
 
 

@@ -13,6 +13,10 @@ import torch
 
 from segplan.errors import CardError
 from segplan.gpus.local import LocalCard
+from segplan.probe.watch import CardWatch, StepWatch
+
+_HIGHEST_CLOCK_HZ = 2e9
+"""About the highest clock of any card; `CudaDevice.hold` counts cycles."""
 
 
 class Device(Protocol):
@@ -82,6 +86,7 @@ class CudaDevice:
         self._free_before = free_before
         self._retries = 0
         self._environment: dict[str, str | None] = {}
+        self._card_watch: CardWatch | None = None
         self._baseline = torch.cuda.memory_allocated(0)
 
     def open(self, allocator_limit: int | None) -> None:
@@ -171,6 +176,21 @@ class CudaDevice:
                 "driver": card.driver if card else None,
             }
         return self._environment
+
+    def hold(self, seconds: float) -> None:
+        """Keep the card busy for at least so long; the host does not wait.
+
+        It spins for clock cycles: at a clock below 2 GHz it takes longer.
+        """
+        torch.cuda._sleep(int(seconds * _HIGHEST_CLOCK_HZ))
+
+    def watch(self) -> StepWatch:
+        """A watch on this card around timed steps."""
+        if self._card_watch is None:
+            card = _local_card()
+            self._card_watch = CardWatch(card) if card is not None else None
+        read = self._card_watch.read if self._card_watch is not None else None
+        return StepWatch(read, self.hold)
 
     @staticmethod
     def _retries_so_far() -> int:

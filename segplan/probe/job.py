@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 import traceback
 import warnings
@@ -14,8 +15,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from segplan.errors import SegplanError
-from segplan.probe.messages import ProbeReply, ProbeRequest
+from segplan.probe.messages import ProbeRequest
 from segplan.probe.outcomes import classify, first_line, settled
+from segplan.probe.watch import (
+    LONGEST_STEP_S,
+    StepWatch,
+    WatchedReply,
+    WatchedRequest,
+    hold_for,
+    stable,
+)
 from segplan.results import Outcome
 from segplan.workload import Workload
 
@@ -27,6 +36,8 @@ if TYPE_CHECKING:
 TARGET = "segplan.probe.job:handle"
 STARTUP = "segplan.probe.job:preload"
 MOST_WARMUP = 10
+MOST_STABLE_WARMUP = 200
+"""Warm-up steps at most where the request wants them stable; its time ends most earlier."""
 FULL_STEPS = 3
 """Steps until the optimizer's state exists and the pool has fragmented: what "fits" means."""
 
@@ -47,11 +58,11 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     """Run one probe on the card that CUDA_VISIBLE_DEVICES leaves.
 
     Args:
-        request: a `ProbeRequest`.
+        request: a `WatchedRequest`.
         progress: told {"environment": ...} before anything can fail for want of memory.
 
     Returns:
-        A `ProbeReply`.
+        A `WatchedReply`.
 
     Raises:
         NetworkError: the network cannot be built.
@@ -60,20 +71,29 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     global _device
     from segplan.probe.device import CudaDevice
 
-    asked = cast(ProbeRequest, request)
+    asked = cast(WatchedRequest, request)
     try:
         if _device is None:
             _device = CudaDevice(asked["free_before"])
     except RuntimeError as error:  # not even a context fits
         return dict(_failure(error, Outcome.OUT_OF_MEMORY))
     progress({"environment": _device.environment()})
-    return dict(run(asked, _device, progress))
+    return dict(run(asked, _device, progress, _device.watch() if asked["steps"] else None))
 
 
 def run(
-    request: ProbeRequest, device: Device, progress: Callable[[dict[str, Any]], None]
-) -> ProbeReply:
+    request: ProbeRequest | WatchedRequest,
+    device: Device,
+    progress: Callable[[dict[str, Any]], None],
+    watch: StepWatch | None = None,
+) -> WatchedReply:
     """Build, warm up, time, clean up; every error of the step becomes an outcome.
+
+    Args:
+        request: what to run.
+        device: where.
+        progress: told {"step": n} after each step of the warm-up.
+        watch: looks at the card around the timed steps; None: nothing is seen but their time.
 
     Raises:
         SegplanError: the network cannot be built as asked.
@@ -84,7 +104,7 @@ def run(
     failed = False
     try:
         device.open(request["allocator_limit"])
-        _steps(workload, request, device, largest, reply, progress)
+        _steps(workload, cast(WatchedRequest, request), device, largest, reply, progress, watch)
     except SegplanError:
         device.clean_up()
         raise
@@ -110,11 +130,12 @@ def run(
 
 def _steps(
     workload: Workload,
-    request: ProbeRequest,
+    request: WatchedRequest,
     device: Device,
     largest: _Largest,
-    reply: ProbeReply,
+    reply: WatchedReply,
     progress: Callable[[dict[str, Any]], None],
+    watch: StepWatch | None,
 ) -> None:
     """Everything that holds the card's memory, so that returning releases it."""
     from segplan.networks import build
@@ -128,6 +149,8 @@ def _steps(
         images, labels = make_batch(workload, device.name)
         timed = request["steps"]
         at_least = max(request["warmup"], 1, FULL_STEPS - timed)
+        stable_of = request.get("stable_of", 0)
+        most = MOST_STABLE_WARMUP if stable_of else MOST_WARMUP
         samples: list[float] = reply["warmup_seconds"]
         while True:
             with largest.watching(network) if not samples else contextlib.nullcontext():
@@ -140,19 +163,48 @@ def _steps(
             if len(samples) < at_least:
                 continue
             late = time.monotonic() - began > request["budget_s"]
-            if timed == 0 or settled(samples) or late or len(samples) >= MOST_WARMUP:
+            calm = stable(samples, stable_of) if stable_of else settled(samples)
+            if timed == 0 or calm or late or len(samples) >= most:
                 break
         left = request["budget_s"] - (time.monotonic() - began)
         needed = max(1, FULL_STEPS - len(samples))
         if timed:
             timed = max(needed, min(timed, int(left / max(samples[-1], 1e-6))))
+        if watch is not None:
+            watch.begin()
         # No synchronisation between timed steps: the host runs ahead, as it does in training.
         marks = [device.mark()]
         for _ in range(timed):
             step.run(images, labels)
             marks.append(device.mark())
+        if watch is not None:
+            watch.under_load()
         device.synchronize()
         reply["step_seconds"] = [device.seconds(a, b) for a, b in itertools.pairwise(marks)]
+        if watch is not None:
+            watch.end()
+            step_s = min(reply["step_seconds"], default=math.inf)
+            spare = request["budget_s"] - (time.monotonic() - began)
+            busy = None
+            if watch.hold is not None and step_s <= LONGEST_STEP_S and 3 * step_s <= spare:
+                busy = _busy_seconds(lambda: step.run(images, labels), device, watch.hold, step_s)
+            reply.update(watch.facts(reply["step_seconds"], busy))  # type: ignore[typeddict-item]
+
+
+def _busy_seconds(
+    run: Callable[[], None], device: Device, hold: Callable[[float], None], step_s: float
+) -> float:
+    """Seconds the card works on one step that the host has enqueued before the card begins.
+
+    The queue of launches holds about a thousand, so a step of many more small kernels still waits
+    a little for the host: what comes out is an upper bound.
+    """
+    hold(hold_for(step_s))
+    start = device.mark()
+    run()
+    end = device.mark()
+    device.synchronize()
+    return device.seconds(start, end)
 
 
 def _placed(network: nn.Module, workload: Workload, device: str) -> nn.Module:
@@ -216,7 +268,7 @@ def _convolved(module: nn.Module, shape: Any, channels: int) -> int:
     return elements
 
 
-def _empty() -> ProbeReply:
+def _empty() -> WatchedReply:
     return {
         "outcome": Outcome.FITS.value,
         "message": None,
@@ -232,6 +284,6 @@ def _empty() -> ProbeReply:
     }
 
 
-def _failure(error: BaseException, outcome: Outcome) -> ProbeReply:
+def _failure(error: BaseException, outcome: Outcome) -> WatchedReply:
     message = first_line(type(error).__name__, str(error))
     return {**_empty(), "outcome": outcome.value, "message": message}

@@ -15,8 +15,8 @@ from segplan.errors import RequestError, SegplanError, WorkerError
 from segplan.gpus.local import GpuProcess, LocalCard
 from segplan.probe.guard import CardGuard
 from segplan.probe.job import STARTUP, TARGET
-from segplan.probe.messages import ProbeRequest
 from segplan.probe.outcomes import spilled
+from segplan.probe.watch import WatchedRequest, facts_of
 from segplan.results import Environment, Measurement, Outcome
 from segplan.units import GIB
 from segplan.worker import Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
@@ -127,6 +127,7 @@ class Prober:
         timed_steps: int = 5,
         warmup: int = 3,
         budget_s: float = BUDGET_S,
+        stable_of: int = 0,
     ) -> Measurement:
         """Run a workload; whatever happens to the process is the measurement's outcome.
 
@@ -137,6 +138,7 @@ class Prober:
             timed_steps: samples to take; 0 only asks whether it trains.
             warmup: steps before, at least; more until two take the same time.
             budget_s: seconds after which no step is run that is not needed.
+            stable_of: warm up until the medians of so many steps agree to 2 %; 0: until two do.
 
         Raises:
             RequestError: the network cannot be built, or torch cannot use the card.
@@ -146,12 +148,13 @@ class Prober:
             self._check_card()
             began = self._clock()
             worker, is_fresh = self._take(fresh)
-            request: ProbeRequest = {
+            request: WatchedRequest = {
                 "workload": workload.to_dict(),
                 "allocator_limit": self.allocator_limit,
                 "warmup": warmup,
                 "steps": timed_steps,
                 "budget_s": budget_s,
+                "stable_of": stable_of,
                 "free_before": self._guard.free_bytes() if is_fresh else None,
             }
             self.probes += 1
@@ -244,7 +247,8 @@ class Prober:
         try:
             outcome = Outcome(reply["outcome"])
             samples = tuple(float(s) for s in reply["step_seconds"])
-            numbers = {name: _whole(reply[name]) for name in _NUMBERS}
+            numbers: dict[str, Any] = {name: _whole(reply[name]) for name in _NUMBERS}
+            numbers |= facts_of(reply)
             context, held = _whole(reply["context_bytes"]), _whole(reply["held_bytes"])
             message = None if reply["message"] is None else str(reply["message"])
         except (KeyError, TypeError, ValueError) as error:

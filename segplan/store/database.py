@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,9 +16,9 @@ from segplan.errors import StoreError
 from segplan.results import Environment, Measurement, Outcome
 from segplan.store import files
 from segplan.store.paths import MEMORY, StorePath, explain, store_path
-from segplan.store.rows import INSERT, VERSIONS, any_of, row_of, size_text
+from segplan.store.rows import INSERT, INSERT_BENCH, VERSIONS, any_of, row_of, size_text
 from segplan.store.schema import migrate
-from segplan.store.serial import measurement_from_dict
+from segplan.store.serial import measurement_from_dict, seconds_since_epoch
 from segplan.units import Patch
 from segplan.workload import Workload
 
@@ -190,6 +191,42 @@ class Store:
         if fresh:
             where.append(("fresh", []))
         return next(self._select(where, None), None)
+
+    def add_bench(self, document: Mapping[str, Any]) -> int:
+        """Write a baseline check, durably; returns its number (the old one where it is known).
+
+        Args:
+            document: JSON values, with `made_at` (ISO 8601) and `environment`.
+
+        Raises:
+            StoreError: it was not written.
+        """
+        try:
+            payload = json.dumps(document, sort_keys=True, allow_nan=False)
+            made_s = seconds_since_epoch(str(document["made_at"]))
+            where = dict(document["environment"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"a baseline check cannot be stored: {error!r}") from error
+        id_ = hashlib.sha256(payload.encode("utf-8")).hexdigest()
+        card = [where.get(name) for name in ("card_name", "card_uuid", "driver", "torch")]
+        with self._explained():
+            self._connection.execute(INSERT_BENCH, [id_, made_s, *card, payload])
+            found = self._connection.execute("SELECT number FROM benches WHERE id = ?", [id_])
+            return int(found.fetchone()[0])
+
+    def benches(self, card_uuid: str | None = None) -> list[dict[str, Any]]:
+        """Baseline checks as they were written, newest first.
+
+        Args:
+            card_uuid: exactly this card's; None: all.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        sql = "SELECT payload FROM benches WHERE ?1 IS NULL OR card_uuid = ?1"
+        with self._explained():
+            rows = self._connection.execute(f"{sql} ORDER BY made_s DESC, number DESC", [card_uuid])
+            return [json.loads(payload) for (payload,) in rows]
 
     def export(
         self,

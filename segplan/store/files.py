@@ -116,6 +116,7 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
     workload["patch"] = "x".join(map(str, workload["patch"]))
     workload["model_args"] = json.dumps(workload["model_args"], sort_keys=True)
     plain["step_seconds"] = " ".join(map(repr, plain["step_seconds"]))
+    plain["throttled"] = "; ".join(plain["throttled"] or ())
     flat = {"made_at": plain.pop("made_at"), **workload, **plain, **environment}
     return {name: _cell(value) for name, value in flat.items()}
 

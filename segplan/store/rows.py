@@ -30,6 +30,11 @@ INSERT = (
     f"VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT (id) DO NOTHING"
 )
 
+INSERT_BENCH = (
+    "INSERT INTO benches (id, made_s, card_name, card_uuid, driver, torch, payload) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+)
+
 
 def row_of(measurement: Measurement, imported: bool) -> list[Any]:
     """The values of `COLUMNS`.

@@ -41,7 +41,25 @@ def _first(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX by_time ON measurements (made_s)")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first]
+def _benches(connection: sqlite3.Connection) -> None:
+    """Baseline checks: one row for each run of `segplan bench`."""
+    connection.execute(
+        """
+        CREATE TABLE benches (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            made_s REAL NOT NULL,
+            card_name TEXT,
+            card_uuid TEXT,
+            driver TEXT,
+            torch TEXT,
+            payload TEXT NOT NULL
+        )
+        """
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _benches]
 """The n-th leads from version n to n + 1; only ever append."""
 
 

@@ -25,6 +25,7 @@ MAX_TEXT = 4_000
 
 MAX_SAMPLES = 1_000_000
 _MAX_INT = 2**63 - 1  # SQLite's largest
+_MAX_REASONS = 100
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From a version's JSON to the next one's."""
@@ -179,6 +180,30 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
+def _flag_or_none(name: str, value: Any) -> bool | None:
+    return None if value is None else _flag(name, value)
+
+
+def _joules(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        return _number(name, value)
+    except StoreError as error:
+        raise StoreError(f"{name} must be joules, at least 0.") from error
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or len(value) > _MAX_REASONS:
+        raise StoreError(f"{name} must be a list of at most {_MAX_REASONS} texts.")
+    texts = tuple(_text(name, text) for text in value)
+    if None in texts:
+        raise StoreError(f"{name} must hold texts only.")
+    return tuple(text for text in texts if text is not None)
+
+
 def _time(name: str, value: Any) -> str | None:
     text = _text(name, value)
     if text is not None:
@@ -198,6 +223,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "message": _text,
     "wall_s": _seconds,
     "made_at": _time,
+    "energy_j_per_step": _joules,
+    "host_bound": _flag_or_none,
+    "throttled": _texts,
 }
 
 

@@ -28,6 +28,10 @@ PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
 BLOCKED = ("channel_norm", "channel_norm_backward", "group_norm", "group_norm_backward")
 STREAMS = tuple(k for k in KINDS if k not in PRODUCTS and k != "grouped_conv")
 
+BOUNDS = ("arithmetic", "bandwidth", "blocks", "launches")
+"""What a kernel waits for: the rate of matrix products, the memory's bandwidth, the few blocks
+of threads of a norm layer, or its own start."""
+
 GENERATIONS = {
     (6, 0): "pascal", (6, 1): "pascal", (7, 0): "volta", (7, 5): "turing", (8, 0): "ampere",
     (8, 6): "ampere-ga10x", (8, 7): "ampere-ga10x", (8, 9): "ada", (9, 0): "hopper",
@@ -142,12 +146,14 @@ class Seconds:
         gpu: seconds in kernels, by phase (forward, backward, optimizer).
         host: seconds of queueing them, likewise.
         by_kind: seconds in kernels by kind of work.
+        by_bound: seconds in kernels by what they wait for (`BOUNDS`).
         total: of the step.
     """
 
     gpu: tuple[float, float, float]
     host: tuple[float, float, float]
     by_kind: Mapping[str, float]
+    by_bound: Mapping[str, float]
     total: float
 
     @property
@@ -164,19 +170,23 @@ def seconds(
     channels_last: bool = False,
 ) -> Seconds:
     """The time of a step with this work on a card with these rates."""
-    kernels = kernel_seconds(table, rates, calibration, channels_last=channels_last)
+    waits = _waits(table, rates, calibration, channels_last)
+    kernels = waits.sum(axis=0)
     f = calibration.factors
-    gpu = tuple(float(kernels[table.phase == phase].sum()) for phase in range(3))
-    host = tuple(
+    gpu = [float(kernels[table.phase == phase].sum()) for phase in range(3)]
+    host = [
         count * f[f"host.{name}"]
         for count, name in zip(table.launches, ("forward", "backward", "optimizer"), strict=True)
-    )
-    host = (host[0] + f["host.step"], host[1], host[2])
-    before = _slower(gpu[0] + gpu[1], host[0] + host[1])
-    total = before + _slower(gpu[2], host[2])
+    ]
+    host[0] += f["host.step"]
+    total = _slower(gpu[0] + gpu[1], host[0] + host[1]) + _slower(gpu[2], host[2])
     by_kind = np.bincount(table.kind, weights=kernels, minlength=len(KINDS))
     return Seconds(
-        (gpu[0], gpu[1], gpu[2]), host, dict(zip(KINDS, map(float, by_kind), strict=True)), total
+        gpu=(gpu[0], gpu[1], gpu[2]),
+        host=(host[0], host[1], host[2]),
+        by_kind=dict(zip(KINDS, map(float, by_kind), strict=True)),
+        by_bound=dict(zip(BOUNDS, map(float, waits.sum(axis=1)), strict=True)),
+        total=total,
     )
 
 
@@ -189,10 +199,10 @@ def _slower(gpu: float, host: float) -> float:
     return float((gpu**MEETING + host**MEETING) ** (1 / MEETING))
 
 
-def kernel_seconds(
-    table: WorkTable, rates: Rates, calibration: Calibration, *, channels_last: bool = False
+def _waits(
+    table: WorkTable, rates: Rates, calibration: Calibration, channels_last: bool
 ) -> NDArray[np.float64]:
-    """Seconds of each entry of the table on the card."""
+    """Seconds of each entry of the table by what it waits for: (bounds, entries)."""
     f = calibration.factors
     count = len(KINDS)
     half = table.dtype < 2
@@ -205,7 +215,10 @@ def kernel_seconds(
     on_tensor = np.where(half, rates.tensor["half"], rates.tensor["single"])
     generation = f.get(f"generation.{rates.generation}", f["generation.other"])
     older = rates.generation != "hopper"
-    rate = rate * np.where(on_tensor, generation, f["older.fp32"] if older else 1.0)
+    plain = f.get(f"older.fp32.{rates.generation}", f["older.fp32"]) if older else 1.0
+    rate = rate * np.where(on_tensor, generation, plain)
+    if not rates.tensor["half"]:  # computed in fp32, with conversions
+        rate = np.where(half, rate * f["emulated_half"], rate)
     if channels_last:
         share = share * np.where(
             np.isin(table.kind, [INDEX[k] for k in CONVOLUTIONS]), f["channels_last"], 1.0
@@ -250,9 +263,15 @@ def kernel_seconds(
     blocked = elements / (np.where(table.tiles > 0, table.tiles, np.inf) * pace[table.kind])
 
     product = np.isin(table.kind, [INDEX[k] for k in (*PRODUCTS, "grouped_conv")])
-    return np.asarray(
-        np.where(product, np.maximum(arithmetic, bytes_s) + turned, np.maximum(bytes_s, blocked))
-        + f["kernel"]
+    other = np.where(product, arithmetic, blocked)  # what competes with the bytes
+    loses = bytes_s < other
+    return np.stack(
+        [
+            np.where(product & loses, arithmetic, 0.0),
+            np.where(loses, 0.0, bytes_s) + np.where(product, turned, 0.0),
+            np.where(~product & loses, blocked, 0.0),
+            np.full(len(table.kind), f["kernel"]),
+        ]
     )
 
 

@@ -82,8 +82,8 @@ def spread_of(
     spread = calibration.spread
     total = spread["network"] ** 2
     if card.slug != calibration.card:
-        known = f"card.{rates.generation}"
-        total += spread.get(known, spread["card.other"]) ** 2
+        seen = f"generation.{rates.generation}" in calibration.factors or not rates.tensor["half"]
+        total += spread["card.other" if seen else "card.unseen"] ** 2
         if (card.l2_bytes or 0) > LARGE_CACHE:
             total += spread["cache"] ** 2
     if workload.amp and not rates.tensor["half"]:

@@ -40,6 +40,9 @@ class FakePredictor:
     def __call__(self, workload, card, progress):
         return self
 
+    def step_time(self, patch, batch):
+        return None
+
     def __enter__(self):
         return self
 

@@ -25,10 +25,15 @@ def test_the_page_is_current():
     assert written == make_cli().page(), "run docs/make_cli.py"
 
 
+COMMANDS = """
+bench compare days estimate fit gpus loader models results scan
+""".split()
+
+
 def test_the_commands_are_those_of_the_design():
-    assert make_cli().command_names() == ["estimate", "fit", "gpus", "models", "results"]
+    assert make_cli().command_names() == COMMANDS
 
 
-@pytest.mark.parametrize("name", ["estimate", "fit", "gpus", "models", "results"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example(name):
     assert "Example" in make_cli().help_text(name)

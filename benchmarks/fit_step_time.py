@@ -1,0 +1,290 @@
+"""Fit the step-time model to known times; leave networks and cards out; write the calibration.
+
+Run (no GPU needed; an hour on two cores, most of it leaving out):
+    python benchmarks/fit_step_time.py [--quick]
+
+Writes segplan/timing/h200.json and data/step_time_left_out.csv (each row predicted by a fit
+that knew neither its network on that card, nor, for other cards, anything of that card).
+`--quick` fits once and leaves nothing out. The held-out rows are never fitted to.
+
+Each factor has a weak prior (a value and a width, in logarithms) from what is known of such
+kernels: without one, factors that few rows touch would run away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import least_squares
+from step_time_rows import Row, rows
+
+from segplan.gpus import find_card
+from segplan.timing.model import (
+    BLOCKED,
+    CONVOLUTIONS,
+    PRODUCTS,
+    STREAMS,
+    Calibration,
+    rates_of,
+    seconds,
+)
+
+HERE = Path(__file__).parent
+CALIBRATION = HERE.parent / "segplan" / "timing" / "h200.json"
+LEFT_OUT = HERE / "data" / "step_time_left_out.csv"
+WIDTH = {"h200": 0.08, "nnU-Net": 0.1, "NVIDIA": 0.12, "baseline": 0.12}
+"""Standard deviation of a row's logarithm that the fit aims at, by source."""
+
+GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x")
+SIMT = ("pascal", "volta", "turing")
+PRECISIONS = ("half", "tf32", "fp32")
+
+
+class Prior:
+    """Names, values and widths (in logarithms) of what is fitted."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.values: list[float] = []
+        self.widths: list[float] = []
+
+    def add(self, name: str, value: float, width: float) -> None:
+        self.names.append(name)
+        self.values.append(float(np.log(value)))
+        self.widths.append(width)
+
+
+def prior(software: Sequence[str]) -> Prior:
+    p = Prior()
+    for kind in CONVOLUTIONS:
+        p.add(f"half.{kind}", 0.2, 0.5)
+    p.add("half.pointwise_conv", 0.3, 0.5)
+    p.add("half.matmul", 0.4, 0.3)
+    p.add("half.attention", 0.4, 0.3)
+    p.add("tf32/conv", 1.0, 0.4)
+    p.add("tf32/pointwise_conv", 1.0, 0.4)
+    p.add("tf32/matmul", 1.0, 0.3)
+    for kind in CONVOLUTIONS:
+        p.add(f"fp32/{kind}", 2.0, 0.4)
+    p.add("fp32/pointwise_conv", 1.0, 0.4)
+    p.add("fp32/matmul", 1.5, 0.3)
+    p.add("fill.convolution", 0.5, 0.7)
+    p.add("fill.matmul", 0.4, 0.5)
+    p.add("inner.convolution", 64, 0.5)
+    p.add("inner.matmul", 64, 0.4)
+    for kind in STREAMS:
+        streams = kind in ("elementwise", "optimizer")
+        p.add(f"bandwidth.{kind}", 0.8 if streams else 0.5, 0.12 if streams else 0.35)
+    p.add("bandwidth.product", 0.6, 0.3)
+    p.add("bandwidth.turned", 0.5, 0.4)
+    p.add("grouped.forward", 0.006, 0.8)
+    p.add("grouped.backward", 0.006, 0.8)
+    p.add("grouped.single", 2.0, 0.6)
+    p.add("grouped.bfloat16", 0.5, 0.6)
+    for kind in BLOCKED:
+        p.add(f"block.{kind}", 1e10, 0.6)
+    p.add("channels_last", 0.8, 0.3)
+    p.add("kernel", 3e-6, 0.3)
+    p.add("host.forward", 22e-6, 0.3)
+    p.add("host.backward", 40e-6, 0.5)
+    p.add("host.optimizer", 60e-6, 0.4)
+    p.add("host.step", 2e-3, 0.4)
+    p.add("generation.other", 1.4, 0.15)
+    for name in GENERATIONS:
+        p.add(f"generation/{name}", 1.0, 0.2)
+    p.add("older.bandwidth", 1.1, 0.1)
+    p.add("older.fp32", 1.5, 0.3)
+    for name in SIMT:
+        p.add(f"older/{name}", 1.0, 0.2)
+    p.add("emulated_half", 1.0, 0.3)
+    for name in software:
+        p.add(f"software/{name}", 1.0, 0.5)
+    return p
+
+
+def factors_of(p: Prior, x: np.ndarray) -> dict[str, float]:
+    """The calibration's factors; those with "/" are relative to another."""
+    v = dict(zip(p.names, np.exp(x).tolist(), strict=True))
+    out = {name: value for name, value in v.items() if "/" not in name}
+    for kind in PRODUCTS:
+        conv = kind in CONVOLUTIONS
+        base = "conv" if conv else "matmul" if kind == "attention" else kind
+        out[f"tf32.{kind}"] = v[f"half.{kind}"] * v[f"tf32/{base}"]
+        out[f"fp32.{kind}"] = v[f"half.{kind}"] * v[f"fp32/{kind if conv else base}"]
+    for name in GENERATIONS:
+        out[f"generation.{name}"] = v["generation.other"] * v[f"generation/{name}"]
+    out["generation.hopper"] = 1.0
+    for name in SIMT:
+        out[f"older.fp32.{name}"] = v["older.fp32"] * v[f"older/{name}"]
+    return out
+
+
+class Problem:
+    def __init__(self, data: Sequence[Row]) -> None:
+        self.prior = prior(sorted({r.software for r in data if r.software}))
+        self.start = np.array(self.prior.values)
+        self.widths = np.array(self.prior.widths)
+        self.clock = rates_of(find_card("h200"), "fp16").clock
+
+    def predict(self, x: np.ndarray, data: Sequence[Row]) -> np.ndarray:
+        calibration = Calibration("h200", factors_of(self.prior, x), {}, self.clock, {})
+        index = {name: i for i, name in enumerate(self.prior.names)}
+        return np.array(
+            [
+                row.of(seconds(row.table, row.rates, calibration, channels_last=row.channels_last))
+                * (np.exp(x[index[f"software/{row.software}"]]) if row.software else 1.0)
+                for row in data
+            ]
+        )
+
+    def fit(
+        self, data: Sequence[Row], start: np.ndarray | None = None, steps: int = 25
+    ) -> np.ndarray:
+        measured = np.array([r.measured for r in data])
+        widths = np.array([WIDTH[r.source] for r in data])
+
+        def residuals(x: np.ndarray) -> np.ndarray:
+            errors = np.log(self.predict(x, data) / measured) / widths
+            return np.concatenate([errors, (x - self.start) / self.widths])
+
+        begin = self.start if start is None else start
+        found = least_squares(residuals, begin, loss="soft_l1", f_scale=1.5, max_nfev=steps)
+        return np.asarray(found.x)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fit once, leave nothing out")
+    parser.add_argument("--steps", type=int, default=25)
+    arguments = parser.parse_args()
+    data = rows()
+    known = [r for r in data if r.source != "h200 held out"]
+    problem = Problem(data)
+    began = time.time()
+    best = problem.fit(known, steps=arguments.steps)
+    say(f"fitted {len(known)} rows in {time.time() - began:.0f} s")
+    _table(problem.predict(best, known), known)
+    if not arguments.quick:
+        left_out = list(_leave_out(problem, best, known))
+        held = [r for r in data if r.source == "h200 held out"]
+        left_out += [
+            ("held out", r, p) for r, p in zip(held, problem.predict(best, held), strict=True)
+        ]
+        _write_left_out(left_out, best, problem)
+    _write_calibration(problem, best, len(known))
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _leave_out(problem: Problem, best: np.ndarray, known: Sequence[Row]):
+    """("network" or "card", row, prediction) by fits that did not know it."""
+    for network in sorted({r.network for r in known if r.card.startswith("h200")}):
+        out = [r for r in known if r.network == network and r.source == "h200"]
+        x = problem.fit(
+            [r for r in known if not (r.network == network and r.source == "h200")], best, 4
+        )
+        for row, predicted in zip(out, problem.predict(x, out), strict=True):
+            yield "network", row, predicted
+        say(f"left out {network}")
+    for card in sorted({r.card for r in known if not r.card.startswith("h200")}):
+        out = [r for r in known if r.card == card]
+        x = problem.fit([r for r in known if r.card != card], best, 5)
+        for row, predicted in zip(out, problem.predict(x, out), strict=True):
+            yield "card", row, predicted
+        say(f"left out {card}")
+
+
+COLUMNS = (
+    "left_out", "source", "card", "network", "label", "precision", "software", "measured_s",
+    "predicted_s", "host_bound", "generation", "tensor_cores",
+)  # fmt: skip
+
+
+def _write_left_out(left_out, best: np.ndarray, problem: Problem) -> None:
+    calibration = Calibration("h200", factors_of(problem.prior, best), {}, problem.clock, {})
+    with LEFT_OUT.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for kind, row, predicted in left_out:
+            parts = seconds(row.table, row.rates, calibration, channels_last=row.channels_last)
+            writer.writerow(
+                [kind, row.source, row.card, row.network, row.label, row.precision,
+                 row.software or "", f"{row.measured:.6g}", f"{predicted:.6g}", parts.host_bound,
+                 row.rates.generation,
+                 row.rates.tensor["half" if row.precision in ("fp16", "bf16") else "single"]]
+            )  # fmt: skip
+
+
+def spreads() -> dict[str, float]:
+    """Standard deviations of log(predicted / measured) among left-out rows, by case.
+
+    Robust: half the width between the 10th and 90th percentiles over 1.2816, biases included
+    (the percentiles of the absolute value).
+    """
+    with LEFT_OUT.open() as file:
+        table = list(csv.DictReader(file))
+
+    def spread(chosen) -> float:
+        errors = [abs(np.log(float(r["predicted_s"]) / float(r["measured_s"]))) for r in chosen]
+        return float(np.quantile(errors, 0.8)) / 1.2816
+
+    same = [r for r in table if r["left_out"] == "network"]
+    steps = [r for r in table if r["left_out"] == "card" and r["source"] != "baseline"]
+    network = spread([r for r in same if r["host_bound"] == "False"])
+    hosts = spread([r for r in same if r["host_bound"] == "True"])
+    found = {"network": network, "host": _beyond(hosts, network)}
+    card = spread(
+        [r for r in steps if r["software"] != "PyTorch 1.6" and r["generation"] != "pascal"]
+    )
+    found["card.other"] = max(_beyond(card, 0.0), 0.1)
+    pascal = [r for r in steps if r["generation"] == "pascal"]
+    found["no_tensor_cores"] = _beyond(spread(pascal), card) if pascal else 0.3
+    # Not in the tables: a generation without 3D rows may be off by as much as those that have
+    # them are from each other, and a cache several times larger by as much again.
+    found["card.unseen"] = found["card.other"] * 1.5
+    found["cache"] = found["card.other"]
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def _beyond(whole: float, part: float) -> float:
+    """What must be added to a part in quadrature to give the whole."""
+    return float(np.sqrt(max(whole**2 - part**2, 0.0)))
+
+
+def _write_calibration(problem: Problem, best: np.ndarray, count: int) -> None:
+    rounded = {k: float(f"{v:.4g}") for k, v in sorted(factors_of(problem.prior, best).items())}
+    document = {
+        "card": find_card("h200").slug,
+        "clock": problem.clock,
+        "factors": rounded,
+        "spread": spreads(),
+        "about": {
+            "made_by": "benchmarks/fit_step_time.py",
+            "rows": str(count),
+            "software": "torch 2.11.0+cu130, cuDNN 9.19, MONAI 1.6.1",
+        },
+    }
+    CALIBRATION.write_text(json.dumps(document, indent=1) + "\n")
+    say(f"wrote {CALIBRATION.name}")
+
+
+def _table(predicted: np.ndarray, data: Sequence[Row]) -> None:
+    by_source: dict[str, list[float]] = {}
+    for row, value in zip(data, predicted, strict=True):
+        by_source.setdefault(row.source, []).append(abs(float(np.log(value / row.measured))))
+    for source, errors in by_source.items():
+        median, high = np.quantile(errors, (0.5, 0.9))
+        say(f"{source:10s} {len(errors):4d} median {median:.1%} p90 {high:.1%}")
+
+
+if __name__ == "__main__":
+    main()

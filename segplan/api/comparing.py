@@ -1,0 +1,279 @@
+"""`compare`: one workload on many cards, at equal work and at each card's best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, guess_batch, voxels
+from segplan.api.predicting import Predictor, Progress, silent
+from segplan.errors import CardError, NetworkError, SegplanError
+from segplan.gpus import Card, GpuKind, as_card, catalogue, find_card, parse_gpus, select
+from segplan.memory.context import context_bytes
+from segplan.networks import next_valid, resolve
+from segplan.results import Basis, Duration, LimitedBy, MemoryEstimate, StepTime
+from segplan.search import Verdict, default_patches, largest_batch
+from segplan.timing.model import rates_of
+from segplan.timing.prediction import warnings_of
+from segplan.trace.tape import AFFINE_BATCHES
+from segplan.units import Patch
+from segplan.workload import Workload
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class CardComparison:
+    """A workload on one card.
+
+    Attributes:
+        card: slug.
+        name: as the vendor writes it.
+        fits: whether the asked patch and batch train.
+        memory: of the asked step.
+        step: of the asked step, on this card whether it fits or not (equal work); None where
+            too little is known of the card.
+        max_batch: largest batch of the asked patch; 0 when none fits.
+        limited_by: what stops a larger one.
+        best_step: of the largest batch; None when nothing fits.
+        best_batch: the batch with the most patches a second up to the largest.
+        largest_patch: of the tried cubes, the largest that trains the asked batch; None if none.
+        million: a million patches at `best_batch`; None when nothing fits.
+        waits: share of the asked step by what it waits for: "arithmetic", "bandwidth",
+            "blocks", "launches"; "host" where Python is slower than the card.
+        notes: sentences a reader should know.
+    """
+
+    card: str
+    name: str
+    fits: bool
+    memory: MemoryEstimate | None
+    step: StepTime | None
+    max_batch: int
+    limited_by: LimitedBy | None
+    best_batch: int = 0
+    best_step: StepTime | None = None
+    largest_patch: Patch | None = None
+    million: Duration | None = None
+    waits: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def patches_per_second(self) -> float | None:
+        """At the best batch."""
+        if self.best_step is None or not self.best_batch:
+            return None
+        return self.best_batch / self.best_step.seconds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A workload on many cards, the quickest for a million patches first.
+
+    Attributes:
+        workload: as asked; its patch and batch are the equal work.
+        cards: ranked; cards on which nothing fits come last.
+        reasons: why neighbours in the ranking differ, a sentence each.
+        warnings: sentences a reader should know.
+    """
+
+    workload: Workload
+    cards: tuple[CardComparison, ...]
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def compare(
+    workload: Workload,
+    gpus: Sequence[str],
+    *,
+    reserve: int = DEFAULT_RESERVE,
+    max_batch: int = DEFAULT_MAX_BATCH,
+    progress: Progress = silent,
+) -> Comparison:
+    """Compare cards on one workload.
+
+    Args:
+        workload: its patch and batch are the equal work.
+        gpus: names, YAML files, or "catalog".
+        reserve: bytes of each card left free on purpose.
+        max_batch: look for no larger batch.
+        progress: called as traces finish.
+
+    Raises:
+        RequestError: the network, the patch or a card cannot be used as asked.
+        WorkerError: a trace died.
+    """
+    resolved = resolve(workload)
+    cards = cards_of(gpus)
+    patches = default_patches(lambda patch: next_valid(resolved, patch))
+    with Predictor(resolved, None, progress) as predictor:
+        wanted = [(resolved.patch, b) for b in (*AFFINE_BATCHES, 1, resolved.batch)]
+        predictor.trace([*wanted, *((patch, resolved.batch) for patch in patches)])
+        found = []
+        parts: dict[str, Mapping[str, float]] = {}
+        for done, card in enumerate(cards):
+            progress(done, len(cards), f"comparing {card.slug}")
+            predictor.aim(card)
+            row, seconds = _on_card(predictor, card, resolved, patches, reserve, max_batch)
+            found.append(row)
+            parts[card.slug] = seconds
+    found.sort(key=_rank)
+    return Comparison(workload=workload, cards=tuple(found), reasons=tuple(_reasons(found, parts)))
+
+
+def cards_of(gpus: Sequence[str]) -> list[Card]:
+    """The cards of a list of names, without doubles.
+
+    Raises:
+        CardError: a name is not known, or none was given.
+    """
+    found: dict[str, Card] = {}
+    for request in parse_gpus(",".join(gpus)):
+        if request.kind is GpuKind.CATALOG:
+            found.update({card.slug: card for card in catalogue()})
+        elif request.kind in (GpuKind.LOCAL, GpuKind.ALL):
+            card = as_card(select(request.text if request.kind is GpuKind.LOCAL else "0"))
+            found[card.slug] = card
+        else:
+            card = find_card(request.text)
+            found[card.slug] = card
+    if not found:
+        raise CardError("no card is named: say --gpus rtx-3090,a40, or --gpus catalog.")
+    return list(found.values())
+
+
+def _on_card(
+    predictor: Predictor,
+    card: Card,
+    workload: Workload,
+    patches: Sequence[Patch],
+    reserve: int,
+    max_batch: int,
+) -> tuple[CardComparison, Mapping[str, float]]:
+    """A row of the comparison, and the asked step's seconds by what they wait for."""
+    patch, batch = workload.patch, workload.batch
+    context, _measured = context_bytes(card.compute_capability)
+    budget = card.memory_visible - context - reserve
+    parts = predictor.step_parts(patch, batch)
+    step, seconds = parts if parts is not None else (None, None)
+    notes: list[str] = []
+    if parts is None:
+        notes.append(f"too little is known of the {card.name} to predict its time")
+    else:
+        notes += warnings_of(
+            card, workload, rates_of(card, workload.precision), predictor.calibration
+        )
+    answer = largest_batch(
+        lambda b: _verdict(predictor, patch, b, budget),
+        cap=max_batch,
+        guess=min(max(guess_batch(predictor, patch, budget), 0), max_batch),
+    )
+    times = {
+        b: predictor.step_time(patch, b)
+        for b in {answer.max_batch, *(2**i for i in range(7))}
+        if 0 < b <= answer.max_batch
+    }
+    best = max(
+        (b for b, t in times.items() if t is not None),
+        key=lambda b: b / times[b].seconds,  # type: ignore[union-attr]
+        default=answer.max_batch,
+    )
+    best_step = times.get(best)
+    row = CardComparison(
+        card=card.slug,
+        name=card.name,
+        fits=budget > 0 and answer.max_batch >= batch,
+        memory=predictor.estimate(patch, batch),
+        step=step,
+        max_batch=answer.max_batch,
+        limited_by=answer.limited_by,
+        best_batch=best,
+        best_step=best_step,
+        largest_patch=_largest_patch(predictor, patches, batch, budget),
+        million=_million(best_step, best) if best_step is not None else None,
+        waits=_shares(seconds.by_bound, sum(seconds.host)) if seconds is not None else {},
+        notes=tuple(notes),
+    )
+    return row, seconds.by_bound if seconds is not None else {}
+
+
+def _verdict(predictor: Predictor, patch: Patch, batch: int, budget: int) -> Verdict:
+    if budget <= 0:
+        return Verdict.TOO_BIG
+    if predictor.kernel_limit(patch, batch) is not None:
+        return Verdict.KERNEL
+    return Verdict.FITS if predictor.fits(patch, batch, budget) else Verdict.TOO_BIG
+
+
+def _largest_patch(
+    predictor: Predictor, patches: Sequence[Patch], batch: int, budget: int
+) -> Patch | None:
+    for patch in sorted(patches, key=voxels, reverse=True):
+        try:
+            if _verdict(predictor, patch, batch, budget) is Verdict.FITS:
+                return patch
+        except (NetworkError, SegplanError):
+            continue
+    return None
+
+
+def _million(step: StepTime, batch: int) -> Duration:
+    scale = MILLION / batch
+    return Duration(step.seconds * scale, step.low * scale, step.high * scale, Basis(step.basis))
+
+
+def _shares(bounds: Mapping[str, float], host: float) -> dict[str, float]:
+    """Shares of a step by what it waits for; the host where it is the slower."""
+    gpu = sum(bounds.values())
+    if host > gpu:
+        return {"host": 1.0}
+    return {name: seconds / gpu for name, seconds in bounds.items()} if gpu else {}
+
+
+def _rank(row: CardComparison) -> tuple[bool, float, str]:
+    return (row.million is None, row.million.seconds if row.million else 0.0, row.card)
+
+
+_WORDS = {
+    "arithmetic": "matrix products",
+    "bandwidth": "memory traffic",
+    "blocks": "norm layers with few channels",
+    "launches": "kernel starts",
+}
+
+MOST_REASONS = 6
+
+
+def _reasons(rows: Sequence[CardComparison], parts: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Why each card's equal work takes another time than the next one's in the ranking."""
+    timed = [row for row in rows if row.step is not None and parts.get(row.card)]
+    found = []
+    for one, other in pairwise(timed):
+        a, b = parts[one.card], parts[other.card]
+        assert one.step is not None
+        assert other.step is not None
+        ratio = other.step.seconds / one.step.seconds
+        if one.step.host_bound and other.step.host_bound:
+            found.append(
+                f"{one.card} and {other.card}: Python cannot queue kernels fast enough for "
+                "either; the card hardly matters."
+            )
+            continue
+        clauses = [
+            f"{_WORDS[name]} {b[name] / a[name]:.2f}×"
+            for name in sorted(a, key=lambda n: -max(a[n], b[n]))
+            if a[name] > 0
+            and max(a[name], b[name]) > _NOTABLE * max(sum(a.values()), sum(b.values()))
+        ]
+        found.append(
+            f"The same step takes {ratio:.2f}× as long on {other.card} as on {one.card}: "
+            + ", ".join(clauses)
+            + "."
+        )
+    return found[:MOST_REASONS]
+
+
+_NOTABLE = 0.1
+"""Share of a step below which a cause is not worth a clause."""
