@@ -1,4 +1,4 @@
-"""Predicted memory against measured rows: writes docs/accuracy.md.
+"""Predicted memory against measured rows: writes a part of docs/accuracy.md.
 
 Run (no GPU needed): python benchmarks/memory_accuracy.py [--held-out] [--rows FILE]
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from document import write_part
 
 from segplan import __version__, fit
 from segplan.api.predicting import target_for
@@ -33,7 +34,6 @@ from segplan.workload import Workload
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
-DOCUMENT = HERE.parent / "docs" / "accuracy.md"
 CARD = find_card("h200")
 
 
@@ -182,7 +182,8 @@ def main() -> None:
             )
     if options.rows:
         options.rows.write_text("\n".join(every) + "\n")
-    TEXT = f"""# Accuracy
+    text = f"""
+## Memory
 
 Made by `python benchmarks/memory_accuracy.py{" --held-out" if options.held_out else ""}`: segplan
 {__version__} predicting on a CPU (torch {torch.__version__}) what was measured on one NVIDIA H200
@@ -194,15 +195,15 @@ more (`benchmarks/record_allocations.py`). `h200_memory_seen.csv` was measured a
 networks and options the rules had not seen; `h200_memory_heldout.csv` is a third of the same
 configurations, chosen by a fixed seed{"" if options.held_out else " and not scored here"}.
 
-## Peak allocated
+### Peak allocated
 
 {table("group", allocated)}
 
-## Peak reserved, with no limit
+### Peak reserved, with no limit
 
 {table("group", reserved)}
 
-## Least memory that trains
+### Least memory that trains
 
 The boundary is soft: under some limits below the highest one that fails, the step still trains.
 The prediction is the middle between the lowest limit that trains in the replay and the highest
@@ -210,11 +211,11 @@ that fails.
 
 {chr(10).join(least)}
 
-## Largest batch under 23,000 MiB
+### Largest batch under 23,000 MiB
 
 {frontier()}
 
-## What is not modelled
+### What is not modelled
 
 - cuDNN's choice of plan for small volumes, and its benchmark mode: workspaces follow one rule of
   layout (`segplan/memory/convolution.py`); peak reserved is off by their difference.
@@ -223,10 +224,9 @@ that fails.
 - Attention kernels of `scaled_dot_product_attention`: recorded as flash attention.
 - The order in which view and in-place operators copy in the backward pass (an `as_strided` of the
   real step is a view here); it moves fragmentation, not the peak.
-- Leaks, data on the GPU beside the batch, and validation by sliding window.
+- Leaks, and data on the GPU beside the batch.
 """
-    DOCUMENT.write_text(TEXT)
-    print(f"wrote {DOCUMENT.name}")
+    write_part("memory", text)
 
 
 if __name__ == "__main__":

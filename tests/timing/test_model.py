@@ -1,0 +1,146 @@
+"""Seconds from work and rates: which resource decides, and what a better card changes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from segplan.gpus import catalogue, find_card
+from segplan.gpus.card import Card
+from segplan.timing.model import (
+    BOUNDS,
+    NotTimeable,
+    forward_seconds,
+    rates_of,
+    seconds,
+    shipped_calibration,
+)
+from segplan.timing.prediction import predict_step, spread_of
+from segplan.timing.work import DTYPES, INDEX, WorkTable
+from segplan.workload import Workload
+
+
+def table(
+    kind: str, *, flops=0.0, moved=0.0, tiles=0.0, inner=0.0, count=1, launches=(1, 0, 0),
+    dtype="float16", turned=0.0,
+) -> WorkTable:  # fmt: skip
+    def column(value: float) -> np.ndarray:
+        return np.full(count, value)
+
+    return WorkTable(
+        kind=np.full(count, INDEX[kind]),
+        dtype=np.full(count, DTYPES.index(dtype)),
+        phase=np.zeros(count, dtype=int),
+        flops=column(flops),
+        moved=column(moved),
+        turned=column(turned),
+        tiles=column(tiles),
+        inner=column(inner),
+        launches=launches,
+    )
+
+
+PRODUCT = table("matmul", flops=1e13, moved=1e6, tiles=1e6, inner=1e4)
+STREAM = table("elementwise", moved=1e11)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return shipped_calibration()
+
+
+def time_on(work: WorkTable, name: str, precision: str = "fp16"):
+    return seconds(work, rates_of(find_card(name), precision), shipped_calibration())
+
+
+def test_a_stream_takes_its_bytes_over_the_bandwidth(shipped):
+    parts = time_on(STREAM, "h200")
+    share = shipped.factors["bandwidth.elementwise"]
+    bandwidth = find_card("h200").memory_bandwidth
+    assert parts.by_bound["bandwidth"] == pytest.approx(1e11 / (bandwidth * share), rel=0.01)
+
+
+def test_a_product_takes_its_flops_over_the_rate(shipped):
+    parts = time_on(PRODUCT, "h200")
+    rate = find_card("h200").rate("fp16") * shipped.factors["half.matmul"]
+    assert parts.by_bound["arithmetic"] == pytest.approx(1e13 / rate, rel=0.1)
+    assert parts.by_bound["arithmetic"] > 0.9 * sum(parts.gpu)
+
+
+def test_more_bandwidth_speeds_up_streams_and_a_higher_rate_products():
+    # RTX 3090: 936 GB/s, 71 TFLOP/s; A40: 696 GB/s, 150 TFLOP/s (both GA102).
+    assert time_on(STREAM, "rtx-3090").total < time_on(STREAM, "a40").total
+    assert time_on(PRODUCT, "rtx-3090").total > time_on(PRODUCT, "a40").total
+
+
+def test_a_norm_with_few_channels_waits_for_its_blocks():
+    few = table("channel_norm_backward", moved=1e10, tiles=16)
+    many = table("channel_norm_backward", moved=1e10, tiles=100_000)
+    assert time_on(few, "h200").by_bound["blocks"] > 0
+    assert time_on(many, "h200").by_bound["blocks"] == 0
+    assert time_on(few, "h200").total > time_on(many, "h200").total
+
+
+def test_a_step_of_many_small_kernels_waits_for_the_host():
+    small = table("elementwise", moved=1e3, count=2000, launches=(2000, 0, 0))
+    parts = time_on(small, "h200")
+    assert parts.host_bound
+    assert parts.total == pytest.approx(time_on(small, "rtx-3090").total, rel=0.02)
+
+
+def test_without_tensor_cores_autocast_computes_in_fp32():
+    single = table("matmul", flops=1e13, moved=1e6, tiles=1e6, inner=1e4, dtype="float32")
+    assert time_on(PRODUCT, "titan-xp").total >= time_on(single, "titan-xp", "fp32").total
+
+
+def test_turing_has_no_bfloat16_and_computes_it_in_fp32():
+    assert rates_of(find_card("rtx-2080-ti"), "bf16").tensor["half"] is False
+    assert rates_of(find_card("rtx-2080-ti"), "fp16").tensor["half"] is True
+
+
+def test_validation_is_the_forward_pass_alone():
+    parts = time_on(PRODUCT, "h200")
+    assert forward_seconds(parts) <= parts.total
+
+
+def test_every_bound_is_told(shipped):
+    parts = time_on(STREAM, "h200")
+    assert tuple(parts.by_bound) == BOUNDS
+    assert sum(parts.by_bound.values()) == pytest.approx(sum(parts.gpu))
+
+
+def test_a_card_of_which_too_little_is_known_is_refused():
+    card = dataclasses.replace(find_card("rtx-3090"), memory_bandwidth=None)
+    with pytest.raises(NotTimeable, match="memory bandwidth"):
+        rates_of(card, "fp16")
+
+
+def test_every_catalogue_card_with_its_figures_can_be_timed():
+    known = [c for c in catalogue() if c.memory_bandwidth and c.sm_count and c.rates["fp32"]]
+    assert len(known) >= 30
+    for card in known:
+        assert time_on(STREAM, card.slug).total > 0
+
+
+def spread_on(card: Card, precision: str = "fp16") -> float:
+    calibration = shipped_calibration()
+    workload = Workload(precision=precision)
+    rates = rates_of(card, precision)
+    parts = seconds(PRODUCT, rates, calibration)
+    return spread_of(card, workload, rates, calibration, parts)
+
+
+def test_the_interval_widens_with_what_is_not_known():
+    h200, a100, titan, ada = (
+        spread_on(find_card(n)) for n in ("h200", "a100-sxm4-40gb", "titan-xp", "rtx-4090")
+    )
+    assert h200 < a100 < ada
+    assert a100 < titan
+
+
+def test_the_interval_holds_the_value():
+    step, parts = predict_step(PRODUCT, Workload(), find_card("rtx-3090"), shipped_calibration())
+    assert step.low < step.seconds < step.high
+    assert step.seconds == parts.total
