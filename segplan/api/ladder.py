@@ -13,11 +13,12 @@ from segplan.gpus.card import Card
 from segplan.memory.alloc_conf import settings_from_environment
 from segplan.memory.allocator import Settings
 from segplan.memory.limits import kernel_limit
-from segplan.memory.prediction import fits, predict
+from segplan.memory.prediction import Target, predict
 from segplan.networks import arguments_of, network_of, resolve, rule_for
 from segplan.results import MemoryEstimate
+from segplan.step.validate import Validation
 from segplan.trace.job import TARGET
-from segplan.trace.tape import AFFINE_BATCHES, Tape, trace_from_json
+from segplan.trace.tape import AFFINE_BATCHES, Tape, Trace, trace_from_json
 from segplan.units import MIB, Patch
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
@@ -94,6 +95,7 @@ class Tracer:
         self.progress = progress
         self._tapes: dict[str, Tape] = {}
         self._failed: dict[str, SegplanError] = {}
+        self._validations: dict[tuple[Workload, Validation], Trace | SegplanError] = {}
         self._pool: WorkerPool | None = None
         self._done = self._total = 0
 
@@ -105,29 +107,55 @@ class Tracer:
             self._pool.close()
             self._pool = None
 
-    def trace(self, workloads: Iterable[Workload]) -> None:
-        """Trace resolved workloads side by side; a failure is raised by `tape`."""
-        jobs = [
-            w for w in dict.fromkeys(workloads)
+    def trace(
+        self,
+        workloads: Iterable[Workload],
+        validations: Iterable[tuple[Workload, Validation]] = (),
+    ) -> None:
+        """Trace steps and validations of resolved workloads side by side.
+
+        A failure is raised by `tape` or `validation`.
+        """
+        jobs: list[tuple[Workload, Validation | None]] = [
+            (w, None) for w in dict.fromkeys(workloads)
             if w.key() not in self._failed and self._tape(w).missing(w.batch)
+        ]  # fmt: skip
+        jobs += [
+            (w, v) for w, v in dict.fromkeys((_batch_1(w), v) for w, v in validations)
+            if (w, v) not in self._validations
         ]  # fmt: skip
         if not jobs:
             return
         if self._pool is None:
             self._pool = WorkerPool(TARGET)
         self._total += len(jobs)
-        self.progress(self._done, self._total, f"tracing {jobs[0].model}")
-        requests = [{"workload": w.to_dict()} for w in jobs]
+        self.progress(self._done, self._total, f"tracing {jobs[0][0].model}")
+        requests = [
+            {"workload": w.to_dict(), **({} if v is None else {"validation": v.to_dict()})}
+            for w, v in jobs
+        ]
         for index, result in self._pool.map_unordered(requests, TRACE_TIMEOUT_S):
-            workload = jobs[index]
+            workload, validation = jobs[index]
             self._done += 1
-            size = "x".join(map(str, workload.patch))
-            text = f"traced {workload.model} {size} batch {workload.batch}"
-            self.progress(self._done, self._total, text)
-            if isinstance(result, SegplanError):
-                self._failed[workload.key()] = result
+            what = f"{_size(workload.patch)} batch {workload.batch}"
+            if validation is not None:
+                what = f"validation on {_size(validation.volume)}"
+            self.progress(self._done, self._total, f"traced {workload.model} {what}")
+            found = result if isinstance(result, SegplanError) else trace_from_json(result["trace"])
+            if validation is not None:
+                self._validations[workload, validation] = found
+            elif isinstance(found, SegplanError):
+                self._failed[workload.key()] = found
             else:
-                self._tape(workload).traces[workload.batch] = trace_from_json(result["trace"])
+                self._tape(workload).traces[workload.batch] = found
+
+    def validation(self, workload: Workload, validation: Validation) -> Trace:
+        """The trace of a validation; raises as `tape`."""
+        self.trace((), [(workload, validation)])
+        found = self._validations[_batch_1(workload), validation]
+        if isinstance(found, SegplanError):
+            raise found
+        return found
 
     def tape(self, workload: Workload) -> Tape:
         """The tape that has the workload's batch.
@@ -142,7 +170,15 @@ class Tracer:
         return self._tape(workload)
 
     def _tape(self, workload: Workload) -> Tape:
-        return self._tapes.setdefault(workload.replace(batch=1).key(), Tape())
+        return self._tapes.setdefault(_batch_1(workload).key(), Tape())
+
+
+def _batch_1(workload: Workload) -> Workload:
+    return workload.replace(batch=1)
+
+
+def _size(sizes: Patch) -> str:
+    return "x".join(map(str, sizes))
 
 
 @dataclass(frozen=True)
@@ -154,21 +190,28 @@ class Question:
         card: or None: tensors and allocator only.
         budget: bytes the allocator may use; None without a card.
         settings: of the allocator.
+        gpus: that train together, by DistributedDataParallel if more than one.
     """
 
     workload: Workload
     card: Card | None
     budget: int | None
     settings: Settings = field(default_factory=settings_from_environment)
+    gpus: int = 1
+
+    @property
+    def target(self) -> Target:
+        """What the card and the settings mean for a prediction."""
+        target = target_for(self.workload, self.card, self.settings)
+        return dataclasses.replace(target, data_parallel=self.gpus > 1)
 
     def answer(self, tracer: Tracer) -> tuple[MemoryEstimate, bool | None]:
         """(bytes, whether it fits; None without a card); raises as `Tracer.tape`."""
         tape, batch = tracer.tape(self.workload), self.workload.batch
-        target = target_for(self.workload, self.card, self.settings)
-        estimate = predict(tape, batch, target)
+        estimate = predict(tape, batch, self.target)
         if self.budget is None:
             return estimate, None
-        within = kernel_limit(tape.at(batch)) is None and fits(tape, batch, target, self.budget)
+        within = kernel_limit(tape.at(batch)) is None and estimate.least_memory <= self.budget
         return estimate, within
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segplan.cli import options as opt
 from segplan.errors import RequestError
+from segplan.units import Patch, parse_patch
+
+if TYPE_CHECKING:
+    from segplan.step.validate import Validation
+
+_VALIDATION = "Validation of whole volumes"
 
 
 def estimate(
@@ -49,6 +56,53 @@ def estimate(
             rich_help_panel="The card",
         ),
     ] = None,
+    gpus_per_job: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="GPUs that train together (DistributedDataParallel); the batch is that of each.",
+            rich_help_panel="The card",
+        ),
+    ] = 1,
+    validate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Also validate volumes of this size by sliding windows: 512x512x300, the "
+            "largest one as resampled.",
+            rich_help_panel=_VALIDATION,
+        ),
+    ] = None,
+    roi_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Window. Default: the patch.", rich_help_panel=_VALIDATION
+        ),
+    ] = None,
+    sw_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Windows in one forward pass. Default: 4.",
+            rich_help_panel=_VALIDATION,
+        ),
+    ] = None,
+    overlap: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of a window that the next one repeats. Default: 0.25.",
+            rich_help_panel=_VALIDATION,
+        ),
+    ] = None,
+    stitch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Where the output is put together and scored: gpu or cpu. Default: gpu.",
+            rich_help_panel=_VALIDATION,
+        ),
+    ] = None,
     precision: opt.Precision = None,
     optimizer: opt.Optimizer = None,
     loss: opt.Loss = None,
@@ -76,7 +130,10 @@ def estimate(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Predict the memory of one training step, and what it is made of."""
+    """Predict the memory of one training step, and what it is made of.
+
+    Example: segplan estimate --gpu rtx-3090 --batch 2 --validate 512x512x300
+    """
     patches = opt.parse_patches(patch)
     if patches is not None and len(patches) > 1:
         raise RequestError("estimate takes one --patch; segplan fit takes several.")
@@ -103,6 +160,8 @@ def estimate(
         },
     )
     workload = opt.workload_of(values)
+    windows = {"sw_batch_size": sw_batch_size, "overlap": overlap, "stitch": stitch}
+    validation = _validation(validate, roi_size, windows)
     if plot is not None:
         from segplan.report.plot import check_plot
 
@@ -114,7 +173,15 @@ def estimate(
 
     asked = {key: values[key] for key in ("reserve",) if values.get(key) is not None}
     with ProgressLine() as progress:
-        found = study(workload, gpu=values.get("gpu"), ladder=ladder, progress=progress, **asked)
+        found = study(
+            workload,
+            gpu=values.get("gpu"),
+            ladder=ladder,
+            validation=validation,
+            gpus_per_job=gpus_per_job,
+            progress=progress,
+            **asked,
+        )
     if plot is not None:
         from segplan.report.plot import write_plot
 
@@ -126,3 +193,33 @@ def estimate(
         report_json.write(report.document(found), sys.stdout)
         return
     report.render(found, make_console())
+
+
+def _validation(
+    volume: str | None, roi_size: str | None, windows: Mapping[str, object]
+) -> Validation | None:
+    """The validation asked for.
+
+    Raises:
+        RequestError: a value is no size or out of range, or there is no volume.
+    """
+    given = {name: value for name, value in windows.items() if value is not None}
+    if roi_size is not None:
+        given["roi_size"] = _voxels("--roi-size", roi_size)
+    if volume is None:
+        if given:
+            name = next(iter(given)).replace("_", "-")
+            raise RequestError(f"--{name} needs --validate with the size of a volume.")
+        return None
+    from segplan.step.validate import Validation
+
+    return Validation.from_dict({"volume": _voxels("--validate", volume), **given})
+
+
+def _voxels(option: str, text: str) -> Patch:
+    try:
+        return parse_patch(text)
+    except RequestError as error:
+        raise RequestError(
+            f"{option}: '{text}' is no size: write it like 96 or 512x512x300 (H x W x D)."
+        ) from error

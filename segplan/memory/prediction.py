@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from segplan.memory.allocator import DEFAULTS, Settings, least_limit, replay
+from segplan.memory.distributed import with_buckets
 from segplan.memory.kernels import Architecture
 from segplan.memory.program import (
     WORKSPACE,
@@ -14,6 +15,7 @@ from segplan.memory.program import (
     compile_program,
     holdings,
     peak,
+    then_validate,
 )
 from segplan.results import Basis, MemoryBreakdown, MemoryEstimate
 from segplan.trace.tape import (
@@ -25,10 +27,14 @@ from segplan.trace.tape import (
     PARAMETER,
     TEMPORARY,
     Tape,
+    Trace,
 )
 
 LEAST_INTERVAL = (0.97, 1.04)
 """80 % interval of the least memory as factors of the prediction (`docs/accuracy.md`)."""
+
+VALIDATION_INTERVAL = (0.95, 1.1)
+"""The same for a validation: an assumption, wider because none was measured yet."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,14 @@ class Target:
         architecture: decides kernels' temporaries; None leaves them out.
         context: bytes outside the allocator, or None.
         settings: of the caching allocator.
+        data_parallel: whether gradients have a second copy in the buckets of
+            DistributedDataParallel.
     """
 
     architecture: Architecture | None = None
     context: int | None = None
     settings: Settings = DEFAULTS
+    data_parallel: bool = False
 
 
 def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
@@ -51,38 +60,75 @@ def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
 
     Limitations: see the modules of kernels' temporaries and of workspaces; the boundary of what
     trains is soft (the order in which a process asked before moves it by a few percent), which
-    `least_memory_low` and `least_memory_high` express.
+    `least_memory_low` and `least_memory_high` express. What fits a limit is asked of
+    `least_memory`, not of one replay at that limit: the boundary's middle meets measured
+    frontiers better (`docs/accuracy.md`).
 
     Raises:
         ValueError: the tape lacks a trace (`Tape.missing`).
     """
-    program = compile_program(tape.at(batch), target.architecture)
+    return _estimate(program_of(tape.at(batch), target), target, LEAST_INTERVAL)
+
+
+def predict_validation(
+    training: Trace, validation: Trace, target: Target
+) -> tuple[MemoryEstimate, MemoryEstimate]:
+    """What a validation needs, and what a process needs that trains and then validates.
+
+    The first counts the training's state (parameters, gradients, optimizer), which stays where
+    it is. The second replays both one after the other: the pool that the training leaves is
+    released where the validation needs it, as far as nothing holds on to it. Where that process
+    gets along with less than the validation in a pool of its own, the least memory is the same.
+
+    Args:
+        training: of the step.
+        validation: of the same network.
+        target: as for `predict`.
+    """
+    trained = with_buckets(training) if target.data_parallel else training
+    program = compile_program(then_validate(trained, validation), target.architecture)
+    begin = program.step_starts[len(training.step_starts)]
+    peaks_in_training = peak(program)[1] < begin
+    interval = LEAST_INTERVAL if peaks_in_training else VALIDATION_INTERVAL
+    together = _estimate(program, target, interval)
+    alone = _estimate(
+        program_of(validation, target), target, VALIDATION_INTERVAL, together.least_memory
+    )
+    return alone, together
+
+
+def program_of(trace: Trace, target: Target) -> Program:
+    """What the allocator is asked for on a target."""
+    if target.data_parallel:
+        trace = with_buckets(trace)
+    return compile_program(trace, target.architecture)
+
+
+def _estimate(
+    program: Program, target: Target, interval: tuple[float, float], at_most: int | None = None
+) -> MemoryEstimate:
+    """Replay a program; `at_most`: bytes in which it is known to run."""
     free = replay(program.ops, program.sizes, None, target.settings)
     _, where = peak(program)
     boundary = least_limit(
         program.ops, program.sizes, target.settings, program.optional, high=free.peak_reserved
     )
     least = (boundary.lowest_that_trains + boundary.least) // 2
-    low, high = LEAST_INTERVAL
+    low, high = interval
+    lowest, highest = boundary.lowest_that_trains, boundary.least
+    if at_most is not None and at_most < least:
+        least = at_most
+        lowest, highest = min(lowest, least), least
     return MemoryEstimate(
         peak_allocated=free.peak_allocated,
         peak_reserved=free.peak_reserved,
         least_memory=least,
-        least_memory_low=min(boundary.lowest_that_trains, int(least * low)),
-        least_memory_high=max(boundary.least, int(least * high)),
+        least_memory_low=min(lowest, int(least * low)),
+        least_memory_high=max(highest, int(least * high)),
         context=target.context,
         basis=Basis.PREDICTED,
         breakdown=_breakdown(program, where, least),
     )
-
-
-def fits(tape: Tape, batch: int, target: Target, limit: int) -> bool:
-    """Whether the least memory of a step is within that many bytes (raises as `predict`).
-
-    Not one replay at this limit: the boundary is soft, and its middle meets measured frontiers
-    better (`docs/accuracy.md`).
-    """
-    return predict(tape, batch, target).least_memory <= limit
 
 
 def modules_at_peak(program: Program, least: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -117,6 +118,41 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
         ops.extend(held)
     copy(len(trace.events))
     return program
+
+
+def then_validate(training: Trace, validation: Trace) -> Trace:
+    """One process that trains and then validates: the training's steps, the validation behind.
+
+    What the validation's trace allocates before its first step is the training's state, which
+    here is there already.
+
+    Raises:
+        ValueError: the validation frees some of that state.
+    """
+    begin = validation.step_starts[0]
+    state = max((e for e in validation.events[:begin]), default=0)
+    later = validation.events[begin:]
+    if any(abs(event) <= state for event in later):
+        raise ValueError("the validation frees what the training needs")
+    shift = len(training.sizes) - 1 - state
+    moved = len(training.events) - begin
+    steps = len(training.step_starts)
+    return Trace(
+        batch=training.batch,
+        events=[*training.events, *(e + shift if e > 0 else e - shift for e in later)],
+        sizes=[*training.sizes, *validation.sizes[state + 1 :]],
+        kinds=[*training.kinds, *validation.kinds[state + 1 :]],
+        modules=[*training.modules, *validation.modules[state + 1 :]],
+        ops=[
+            *training.ops,
+            *(
+                dataclasses.replace(op, at=op.at + moved, end=op.end + moved, step=op.step + steps)
+                for op in validation.ops
+                if op.at >= begin
+            ),
+        ],
+        step_starts=[*training.step_starts, *(at + moved for at in validation.step_starts)],
+    )
 
 
 def block_size(size: int) -> int:

@@ -15,7 +15,7 @@ from segplan.report.workload import title
 from segplan.results import MemoryEstimate, to_plain
 
 if TYPE_CHECKING:
-    from segplan.api.estimating import Study
+    from segplan.api.estimating import CpuStitching, Study, ValidationStudy
     from segplan.api.ladder import Ladder, Rung
 
 SMALL_SHARE = 0.01
@@ -36,7 +36,8 @@ def document(study: Study) -> dict[str, Any]:
     m = study.memory
     total = None
     if m.context is not None:
-        total = {"least": m.least_memory + m.context, "unlimited": m.peak_reserved + m.context}
+        outside = m.context + _communicator(study)
+        total = {"least": m.least_memory + outside, "unlimited": m.peak_reserved + outside}
     return {
         **estimate_document(m, study.workload, study.card),
         "process_total": total,
@@ -46,8 +47,22 @@ def document(study: Study) -> dict[str, Any]:
         "fits": study.fits,
         "activations_by_module": dict(study.modules),
         "ladder": ladder,
+        "validation": _validation_document(study.validation),
+        "data_parallel": to_plain(study.data_parallel),
         "warnings": list(study.warnings),
     }
+
+
+def _validation_document(found: ValidationStudy | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    document: dict[str, Any] = to_plain(found)
+    document["activations_by_part"] = document.pop("modules")
+    return document
+
+
+def _communicator(study: Study) -> int:
+    return study.data_parallel.communicator if study.data_parallel is not None else 0
 
 
 def render(study: Study, console: Console) -> None:
@@ -56,7 +71,7 @@ def render(study: Study, console: Console) -> None:
     say(console, title(w), style="bold")
     where = f"{study.card} · " if study.card else "no card named: tensors and allocator only · "
     say(console, f"{where}patch {fmt.patch(w.patch)}, batch {w.batch} · {m.basis.value}")
-    _print(_numbers(m), console)
+    _print(_numbers(m, _communicator(study)), console)
     if study.fits is not None:
         say(console, verdict(study), style="bold")
     for warning in study.warnings:
@@ -67,6 +82,17 @@ def render(study: Study, console: Console) -> None:
         say(console, "What the least memory is made of", style="bold")
         parts = dataclasses.asdict(m.breakdown)
         _print(_parts(parts, study.modules), console)
+    if study.data_parallel is not None:
+        size = fmt.memory(sum(study.data_parallel.buckets))
+        say(
+            console,
+            f"Gradients include {size} in {len(study.data_parallel.buckets)} buckets of "
+            f"DistributedDataParallel over {study.data_parallel.gpus} GPUs, a second copy of all "
+            "of them (gradient_as_bucket_view=True does without).",
+        )
+        console.print()
+    if study.validation is not None:
+        _render_validation(study, study.validation, console)
     if study.ladder is not None:
         _render_ladder(study, study.ladder, console)
 
@@ -74,12 +100,78 @@ def render(study: Study, console: Console) -> None:
 def verdict(study: Study) -> str:
     """Whether it fits the card, and how that follows, in a sentence."""
     m = study.memory
-    aside = f"{fmt.memory(m.context)} context and {fmt.memory(study.reserve)} reserve"
+    context = fmt.memory(m.context)
+    if study.data_parallel is not None:
+        context += f" context, {fmt.memory(study.data_parallel.communicator)} NCCL"
+    else:
+        context += " context"
+    aside = f"{context} and {fmt.memory(study.reserve)} reserve"
     room = f"{fmt.memory(study.budget)} ({fmt.memory(study.visible)} less {aside})"
     least = fmt.memory(m.least_memory)
     if study.fits:
         return f"Fits: {least} needed, {study.card} leaves {room}."
     return f"Does not fit: {least} needed, {study.card} leaves {room}."
+
+
+def _render_validation(study: Study, found: ValidationStudy, console: Console) -> None:
+    v, m = found.validation, found.memory
+    say(console, f"Validation of {fmt.patch(v.volume)}", style="bold")
+    windows = "window" if found.windows == 1 else "windows"
+    say(
+        console,
+        f"{found.windows} {windows} of {fmt.patch(v.window(study.workload.patch))}, "
+        f"{v.sw_batch_size} at a time, overlap {v.overlap:g}, "
+        f"stitched on the {v.stitch.upper()} · {m.basis.value}",
+    )
+    both = found.together
+    rows = [
+        ("peak allocated", fmt.memory(m.peak_allocated), "training's state included"),
+        ("least memory", _least(m), "of the validation alone"),
+        ("with training", _least(both), "in one process: decides"),
+    ]
+    _print(rows, console)
+    say(console, validation_verdict(study, found), style="bold")
+    if found.cpu_stitching is not None:
+        say(console, _stitching(study, found.cpu_stitching))
+    for warning in found.warnings:
+        say(console, f"Note: {warning}")
+    if m.breakdown is not None:
+        console.print()
+        say(console, "What the validation's least memory is made of", style="bold")
+        _print(_parts(dataclasses.asdict(m.breakdown), found.modules), console)
+
+
+def validation_verdict(study: Study, found: ValidationStudy) -> str:
+    """Which of training and validation decides, and whether both fit the card."""
+    needs = {"validation": found.memory.least_memory, "training": study.memory.least_memory}
+    other = "training" if found.decides == "validation" else "validation"
+    text = (
+        f"{found.decides.capitalize()} decides: {fmt.memory(needs[found.decides])}, "
+        f"{other} {fmt.memory(needs[other])}."
+    )
+    if found.fits is None:
+        return text
+    fits = "Both fit" if found.fits else "They do not fit"
+    return (
+        f"{text} {fits} in one process: {fmt.memory(found.together.least_memory)} needed, "
+        f"{study.card} leaves {fmt.memory(study.budget)}."
+    )
+
+
+def _stitching(study: Study, other: CpuStitching) -> str:
+    """What stitching on the CPU would change, in a sentence."""
+    saved = f"saves {fmt.memory(other.saved)}" if other.saved > 0 else "saves nothing"
+    text = (
+        f"Stitching on the CPU (--stitch cpu) {saved}: validation then needs "
+        f"{fmt.memory(other.least_memory)}, the process {fmt.memory(other.together)}"
+    )
+    if other.needed:
+        return f"{text}. It is needed on {study.card}."
+    if other.needed is None:
+        return f"{text}."
+    if other.fits:
+        return f"{text}. It is not needed on {study.card}."
+    return f"{text}, which does not fit {study.card} either."
 
 
 def change_text(rung: Rung) -> str:
@@ -122,21 +214,29 @@ def _value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _numbers(m: MemoryEstimate) -> list[tuple[str, str, str]]:
-    least = fmt.memory_interval(m.least_memory, m.least_memory_low, m.least_memory_high)
+def _least(m: MemoryEstimate) -> str:
+    return fmt.memory_interval(m.least_memory, m.least_memory_low, m.least_memory_high)
+
+
+def _numbers(m: MemoryEstimate, communicator: int = 0) -> list[tuple[str, str, str]]:
     rows = [
         ("peak allocated", fmt.memory(m.peak_allocated), "most bytes in tensors at once"),
-        ("least memory", least, "smallest limit that trains: decides"),
+        ("least memory", _least(m), "smallest limit that trains: decides"),
         ("peak reserved", fmt.memory(m.peak_reserved), "what the allocator holds if let"),
     ]
     if m.context is not None:
-        context = fmt.memory(m.context)
+        outside = m.context + communicator
+        aside = f"{fmt.memory(m.context)} context"
+        what = "context"
+        if communicator:
+            aside += f" + {fmt.memory(communicator)} NCCL"
+            what = "context + NCCL"
         rows += [
-            ("process total", fmt.memory(m.least_memory + m.context), f"least + {context} context"),
+            ("process total", fmt.memory(m.least_memory + outside), f"least + {aside}"),
             (
                 "in nvidia-smi",
-                fmt.memory(m.peak_reserved + m.context),
-                "reserved + context, where there is room",
+                fmt.memory(m.peak_reserved + outside),
+                f"reserved + {what}, where there is room",
             ),
         ]
     return rows

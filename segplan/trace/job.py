@@ -1,20 +1,25 @@
-"""The child process's side of a trace: a workload in, a trace out."""
+"""The child process's side of a trace: a workload in, a trace of its training or validation out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from segplan.units import Patch
 from segplan.workload import Workload
+
+if TYPE_CHECKING:
+    from segplan.step.validate import Validation
 
 TARGET = "segplan.trace.job:handle"
 
 
 def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Trace one workload at one batch.
+    """Trace one workload at one batch, or its validation.
 
     Args:
-        request: {"workload": a resolved workload as a dict}.
+        request: {"workload": a resolved workload as a dict} and, for a validation,
+            {"validation": a `Validation` as a dict}.
         progress: not used: a trace takes a second or two.
 
     Returns:
@@ -27,22 +32,38 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
 
     from segplan.errors import NetworkError, SegplanError
     from segplan.networks import build
+    from segplan.step.validate import Validation
     from segplan.trace.tape import trace_to_json
-    from segplan.trace.tracer import trace_step
+    from segplan.trace.tracer import trace_step, trace_validation
 
     workload = Workload.from_dict(request["workload"])
+    asked = request.get("validation")
+    validation = None if asked is None else Validation.from_dict(asked)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         network = build(workload)
         try:
-            trace = trace_step(workload, network)
+            if validation is None:
+                trace = trace_step(workload, network)
+            else:
+                trace = trace_validation(workload, network, validation)
         except SegplanError:
             raise
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            hint = "" if validation is None else "; windows of the patch's size are taken"
             raise NetworkError(
-                f"{workload.model} cannot train on a patch of "
-                f"{'x'.join(map(str, workload.patch))} at batch {workload.batch} "
-                f"({type(error).__name__}: {first[:200]})."
+                f"{workload.model} cannot {_what(workload, validation)} "
+                f"({type(error).__name__}: {first[:200].rstrip('. ')}){hint}."
             ) from error
     return {"trace": trace_to_json(trace)}
+
+
+def _what(workload: Workload, validation: Validation | None) -> str:
+    if validation is None:
+        return f"train on a patch of {_size(workload.patch)} at batch {workload.batch}"
+    return f"validate with windows of {_size(validation.window(workload.patch))}"
+
+
+def _size(patch: Patch) -> str:
+    return "x".join(map(str, patch))

@@ -1,18 +1,26 @@
-"""Record a training step on fake CPU tensors that are given CUDA's behaviour."""
+"""Record a training or validation step on fake CPU tensors that are given CUDA's behaviour.
+
+What is on the CPU here stands for the GPU. Where a validation is stitched on the CPU, tensors
+on the "meta" device stand for the host's memory, and are left off the tape.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from segplan.step.train import MEMORY_FORMAT, backend_flags, make_step
+from segplan.step.train import MEMORY_FORMAT, TrainingStep, backend_flags, make_step
+from segplan.step.validate import Validation, ValidationStep, predictor, window_count
 from segplan.trace import autocast, cuda
 from segplan.trace.tape import (
     ACTIVATION,
@@ -32,6 +40,19 @@ STEPS = 3
 """Steps in a trace: the first creates the optimizer's state, and the pool of a fresh process
 still fragments in the second and third (what "fits" means is defined by three)."""
 
+VOLUMES = 2
+"""Volumes in a validation's trace: from the second on, what is left of the one before is there."""
+
+REAL_PASSES = 2
+"""Forward passes of a validation that run the network; see `_FewPasses`."""
+
+HOST = torch.device("meta")
+"""Stands for the host's memory in a trace."""
+
+STITCHING, SCORING = "(stitching)", "(scoring)"
+"""What a validation allocates outside the network: windows, the whole output and its count map;
+one-hot prediction and label, and the metric."""
+
 _SMALL_INDEX = 64
 """Index tensors up to this many elements stay real (losses call `torch.arange(...).tolist()`)."""
 
@@ -41,6 +62,7 @@ _DTYPE_NAMES = {
     if isinstance(value, torch.dtype)
 }
 _SCALAR_READS = ("_local_scalar_dense.default",)
+_ACTIVATION_PHASES = ("forward", "inference", "metric")
 
 
 class Recorder(TorchDispatchMode):
@@ -55,13 +77,19 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace(batch)
         self.phase = "setup"
-        self.module = ""
+        self.outside = ""
+        self.entered: list[str] = []
         self._ids: dict[int, int] = {}
         self._finalizers: dict[int, weakref.finalize[Any, Any]] = {}
 
+    @property
+    def module(self) -> str:
+        """The top-level module at work; `outside` ("" in a training step) where none is."""
+        return self.entered[-1] if self.entered else self.outside
+
     def track(self, tensor: Tensor, kind: int) -> None:
-        """Record the tensor's storage as allocated, if it is new."""
-        if not isinstance(tensor, FakeTensor):
+        """Record the tensor's storage as allocated, if it is new and not the host's."""
+        if not isinstance(tensor, FakeTensor) or tensor.device == HOST:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -107,13 +135,24 @@ class Recorder(TorchDispatchMode):
             with unset_fake_temporarily():  # constants and step counters: host memory
                 return func(*args, **kwargs)
         if name in _SCALAR_READS:
+            # A comparison is only read in a metric: "does the label hold this class?" It does.
+            if args[0].dtype == torch.bool:
+                return self.phase == "metric"
             return 0.0 if args[0].is_floating_point() else 0
+        if name == "masked_select.default":
+            with self:  # what it is made of on CUDA is recorded
+                return cuda.masked_select(*args)
         out = cuda.with_cudnn_layout(name, args, func(*args, **kwargs))
+        made = list(_tensors((out,)))
+        involved = (*tensors, *made)
+        if involved and all(t.device == HOST for t in involved):
+            return out
         trace = self.trace
         at = len(trace.events)
-        kind = ACTIVATION if self.phase == "forward" else TEMPORARY
+        # Inside a module in the backward pass activations are recomputed (checkpointing).
+        forward = self.phase in _ACTIVATION_PHASES or bool(self.entered)
+        kind = ACTIVATION if forward else TEMPORARY
         empty = cuda.EMPTY_ON_CUDA.get(name, ())
-        made = list(_tensors((out,)))
         for i, tensor in enumerate(made):
             if i not in empty:
                 self.track(tensor, kind)
@@ -166,7 +205,7 @@ def trace_step(workload: Workload, network: nn.Module) -> Trace:
         for tensor in (images, labels):
             recorder.mark(tensor, INPUT)
         step = make_step(workload, network, device_type="cpu", foreach=True, on_phase=phase)
-        with _module_names(network, recorder):
+        with module_names(network, recorder.entered):
             for _ in range(STEPS):
                 recorder.trace.step_starts.append(len(recorder.trace.events))
                 step.run(images, labels)
@@ -179,6 +218,111 @@ def trace_step(workload: Workload, network: nn.Module) -> Trace:
                             recorder.mark(value, OPTIMIZER)
         recorder.close()
     return recorder.trace
+
+
+def trace_validation(workload: Workload, network: nn.Module, validation: Validation) -> Trace:
+    """Trace the validation of two volumes, after a training whose state stays where it is.
+
+    Parameters, their gradients (the last step's, which are freed when the next one begins) and
+    the optimizer's state come first; `step_starts` holds where the validation begins.
+
+    Args:
+        workload: resolved; its batch does not matter.
+        network: as for `trace_step`.
+        validation: which volumes, and how.
+
+    Raises:
+        Exception: whatever the network raises on a window (the caller turns it into words).
+    """
+    autocast.install()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    _to_fake(network, fake, workload)
+    recorder = Recorder(1)
+
+    def phase(name: str) -> None:
+        recorder.phase = name
+        recorder.outside = STITCHING if name == "inference" else SCORING
+
+    def volumes() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(VOLUMES):
+            recorder.phase = "input"
+            yield (
+                torch.empty((1, workload.in_channels, *validation.volume), device=HOST),
+                torch.empty((1, 1, *validation.volume), device=HOST),
+            )
+
+    with fake, recorder, backend_flags(workload), cuda.behaviour():
+        for parameter in network.parameters():
+            recorder.track(parameter, PARAMETER)
+        for buffer in network.buffers():
+            recorder.track(buffer, BUFFER)
+        training = _trained_once(workload, network, recorder)
+        recorder.trace.step_starts.append(len(recorder.trace.events))
+        step = ValidationStep(
+            workload=workload,
+            validation=_with_few_windows(workload, validation),
+            predict=_FewPasses(predictor(network)),
+            device=torch.device("cpu"),
+            host=HOST,
+            device_type="cpu",
+            on_phase=phase,
+        )
+        with module_names(network, recorder.entered):
+            step.run(volumes())
+        recorder.close()
+        del training  # its optimizer's state was there all the while
+    return recorder.trace
+
+
+def _trained_once(workload: Workload, network: nn.Module, recorder: Recorder) -> TrainingStep:
+    """Allocate what a training keeps between its steps: gradients and optimizer state."""
+    recorder.phase = "optimizer"
+    step = make_step(workload, network, device_type="cpu", foreach=True)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+            recorder.mark(parameter.grad, GRADIENT)
+    step.optimizer.step()
+    for state in step.optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, FakeTensor):
+                recorder.mark(value, OPTIMIZER)
+    return step
+
+
+def _with_few_windows(workload: Workload, validation: Validation) -> Validation:
+    """The same with windows side by side, where those still make enough passes.
+
+    Overlap decides how often windows are added to the whole output, not what is allocated.
+    """
+    count = window_count(validation.volume, validation.window(workload.patch), 0.0)
+    if count <= REAL_PASSES * validation.sw_batch_size:
+        return validation
+    return dataclasses.replace(validation, overlap=0.0)
+
+
+class _FewPasses:
+    """Runs the network on the first windows, and then only makes outputs like theirs.
+
+    A volume has hundreds of windows, and each pass through the network allocates and frees the
+    same. The second pass differs from the first (autocast keeps the weights it has cast, and
+    the output before is still held while the next one is computed), the third no more; so two
+    tell the peak. The last pass may hold fewer windows and needs no more than the others.
+    """
+
+    def __init__(self, predict: Callable[[Tensor], Tensor], passes: int | None = None) -> None:
+        self.predict = predict
+        self.left = REAL_PASSES if passes is None else passes
+        self.like: Tensor | None = None
+
+    def __call__(self, windows: Tensor) -> Tensor:
+        if self.left or self.like is None:
+            self.left -= 1
+            output = self.predict(windows)
+            with unset_fake_temporarily():
+                self.like = torch.empty(output.shape, dtype=output.dtype, device="meta")
+            return output
+        return torch.empty((windows.shape[0], *self.like.shape[1:]), dtype=self.like.dtype)
 
 
 def _to_fake(network: nn.Module, fake: FakeTensorMode, workload: Workload) -> None:
@@ -207,21 +351,67 @@ def _to_fake(network: nn.Module, fake: FakeTensorMode, workload: Workload) -> No
 
 
 @contextmanager
-def _module_names(network: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Attribute what is allocated in the forward pass to the network's top-level modules."""
+def module_names(network: nn.Module, entered: list[str]) -> Iterator[None]:
+    """Keep `entered` at the top-level modules being run, innermost last.
+
+    Every module inside counts as the top-level module that holds it (the one nearest to it,
+    where several do), so that what a list or dict of modules holds is named like the list.
+    Functions that are checkpointed run again in the backward pass under the name they first ran
+    under, although the module that called them is not called again.
+    """
+    names = _top_level(network)
     handles = []
 
     def enter(name: str) -> Callable[..., None]:
-        return lambda *_args: setattr(recorder, "module", name)
+        def hook(*_arguments: Any) -> None:
+            entered.append(name)
 
-    for name, child in network.named_children():
-        handles.append(child.register_forward_pre_hook(enter(name)))
-        handles.append(child.register_forward_hook(enter("")))
+        return hook
+
+    def leave(*_arguments: Any) -> None:
+        entered.pop()
+
+    for module, name in names.items():
+        handles.append(module.register_forward_pre_hook(enter(name)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    checkpoint = torch.utils.checkpoint.checkpoint
+
+    @wraps(checkpoint)
+    def named(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        name = entered[-1] if entered else None
+
+        def under_its_name(*inputs: Any, **options: Any) -> Any:
+            if name is None:
+                return function(*inputs, **options)
+            entered.append(name)
+            try:
+                return function(*inputs, **options)
+            finally:
+                entered.pop()
+
+        return checkpoint(under_its_name, *args, **kwargs)
+
+    torch.utils.checkpoint.checkpoint = named
     try:
         yield
     finally:
+        torch.utils.checkpoint.checkpoint = checkpoint
         for handle in handles:
             handle.remove()
+
+
+def _top_level(network: nn.Module) -> dict[nn.Module, str]:
+    """The name of the top-level module that each module inside the network belongs to."""
+    names: dict[nn.Module, str] = {}
+    level = [(child, name) for name, child in network.named_children()]
+    while level:  # by depth: a module that several hold belongs to the nearest
+        below = []
+        for module, name in level:
+            if module not in names and module is not network:
+                names[module] = name
+                below += [(child, name) for child in module.children()]
+        level = below
+    return names
 
 
 def _count(args: tuple[Any, ...]) -> int:

@@ -6,7 +6,15 @@ import dataclasses
 
 import pytest
 
-from segplan.api.estimating import budget_of, estimate, named_card, study
+from segplan.api.estimating import (
+    _validated,
+    _validation_warnings,
+    _ways,
+    budget_of,
+    estimate,
+    named_card,
+    study,
+)
 from segplan.api.ladder import (
     ORDER,
     Question,
@@ -22,6 +30,8 @@ from segplan.api.timeline import timeline
 from segplan.errors import CardError, NetworkError, RequestError
 from segplan.memory.program import compile_program, peak
 from segplan.networks import resolve
+from segplan.step.validate import Validation
+from segplan.trace.tape import Op, TensorMeta, Trace
 from segplan.units import MIB
 from segplan.workload import Workload
 
@@ -156,6 +166,99 @@ def test_many_patches_have_halves_and_the_largest_that_fits(tracer, question):
     assert batches[1] >= 4
 
 
+VOLUME = Validation((160, 160, 128))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return study(SMALL, "rtx-3090", validation=VOLUME, gpus_per_job=2, ladder=False)
+
+
+def validated(tracer, question, validation=VOLUME):
+    """The validation's study alone, by traces that are there already where possible."""
+    w = question.workload
+    ways = _ways(validation, w)
+    tracer.trace([w], [(w, way) for way in ways])
+    memory, _ = question.answer(tracer)
+    traces = [tracer.validation(w, way) for way in ways]
+    return _validated(question, (memory, None), tracer.tape(w).at(w.batch), ways, traces)
+
+
+def test_validation_counts_the_trainings_state(tracer, question):
+    found = validated(tracer, question)
+    m = found.memory
+    assert sum(dataclasses.astuple(m.breakdown)) == m.least_memory
+    assert sum(found.modules.values()) == m.breakdown.activations
+    training = question.answer(tracer)[0].breakdown
+    for part in ("parameters", "optimizer_state"):
+        assert getattr(m.breakdown, part) == getattr(training, part)
+    assert m.breakdown.gradients == pytest.approx(m.breakdown.optimizer_state / 2, rel=0.02)
+    assert found.validation.roi_size == (64, 64, 64)
+    assert found.windows == 27  # strides of 48: from 0, 48 and 96; from 0, 48 and 64
+
+
+def test_who_decides(tracer, question):
+    found = validated(tracer, question)
+    needs = {"training": question.answer(tracer)[0], "validation": found.memory}
+    assert found.decides == max(needs, key=lambda name: needs[name].least_memory)
+    assert found.together.least_memory >= max(m.least_memory for m in needs.values()) * 0.995
+    assert found.fits is True
+    large = validated(tracer, question, dataclasses.replace(VOLUME, volume=(256, 256, 256)))
+    assert large.decides == "validation"
+    assert large.memory.least_memory > found.memory.least_memory
+
+
+def test_stitching_on_the_cpu(tracer, question):
+    found = validated(tracer, question)
+    other = found.cpu_stitching
+    assert other.saved == found.memory.least_memory - other.least_memory
+    # At least the logits and a one-hot copy of them are not on the card.
+    assert other.saved > 2 * 4 * SMALL.out_channels * 160 * 160 * 128
+    assert (other.fits, other.needed) == (True, False)
+    cpu = dataclasses.replace(VOLUME, stitch="cpu")
+    asked = validated(tracer, dataclasses.replace(question, budget=None), cpu)
+    assert asked.cpu_stitching is None
+    assert asked.fits is None
+    assert asked.memory.least_memory == other.least_memory
+
+
+def test_stitching_on_the_cpu_is_needed_where_only_that_fits(tracer, question):
+    large = dataclasses.replace(VOLUME, volume=(256, 256, 256))
+    found = validated(tracer, question, large)
+    room = (found.together.least_memory + found.cpu_stitching.together) // 2
+    tight = validated(tracer, dataclasses.replace(question, budget=room), large)
+    assert tight.fits is False
+    assert (tight.cpu_stitching.fits, tight.cpu_stitching.needed) == (True, True)
+    none = validated(tracer, dataclasses.replace(question, budget=MIB), large)
+    assert (none.cpu_stitching.fits, none.cpu_stitching.needed) == (False, False)
+
+
+def test_more_than_2_to_the_31_elements_are_told(tracer, question):
+    m = question.answer(tracer)[0]
+    for side, told in ((1023, False), (1024, True)):
+        output = TensorMeta((1, 2, side, 1024, 1024), "float32", (1, 1, 1, 1, 1))
+        trace = Trace(1, ops=[Op("zeros", "inference", 0, 0, 0, (), (output,), ())])
+        warnings = _validation_warnings(trace, m, None, None)
+        assert any("2^31" in warning for warning in warnings) is told
+
+
+def test_several_gpus_and_validation(whole, tracer, question):
+    several = whole.data_parallel
+    alone = question.answer(tracer)[0]
+    assert several.gpus == 2
+    assert sum(several.buckets) == pytest.approx(alone.breakdown.parameters, rel=0.05)
+    for more, less in (
+        (whole.memory, alone),
+        (whole.validation.memory, validated(tracer, question).memory),
+    ):
+        added = more.breakdown.gradients - less.breakdown.gradients
+        assert added == pytest.approx(sum(several.buckets), rel=0.01)
+    context = whole.memory.context
+    assert whole.budget == whole.visible - whole.reserve - context - several.communicator
+    assert any("NCCL" in warning for warning in whole.warnings)
+    assert whole.validation.windows == 27
+
+
 def test_without_a_card_nothing_is_said_about_fitting():
     found = ladder(SMALL.replace(batch=1))
     assert found.fits is None
@@ -190,3 +293,7 @@ def test_bad_requests():
         budget_of(named_card("rtx-3090"), 2**40)
     with pytest.raises(RequestError, match="reserve"):
         budget_of(None, -1)
+    with pytest.raises(RequestError, match="gpus_per_job"):
+        study(SMALL, gpus_per_job=0)
+    with pytest.raises(CardError, match="NCCL"):
+        budget_of(named_card("rtx-3090"), 2**40, 2)

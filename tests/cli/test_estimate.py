@@ -8,12 +8,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from segplan.api.estimating import Study
+from segplan.api.estimating import CpuStitching, Study, ValidationStudy
 from segplan.api.ladder import Ladder, Rung
 from segplan.api.timeline import Phase, Timeline
 from segplan.errors import CardError, RequestError
+from segplan.memory.distributed import DataParallel
 from segplan.report import estimate as report
 from segplan.report.plot import write_plot
+from segplan.step.validate import Validation
 from segplan.units import GIB, MIB
 from segplan.workload import Workload
 from tests.cli.fakes import estimate_of
@@ -67,13 +69,50 @@ LINE = Timeline(
 )
 
 
+def validation_of(v: Validation, card: str | None) -> ValidationStudy:
+    """10.5 GiB of training, 14 of validation, 15 of both in one process."""
+    fits = None if card is None else card == "rtx-3090"
+    stitching = CpuStitching(
+        least_memory=8 * GIB,
+        saved=6 * GIB,
+        together=11 * GIB,
+        fits=fits,
+        needed=None if fits is None else False,
+    )
+    if card == "rtx-4080":  # 16 GB: only with stitching on the CPU
+        fits, stitching = False, dataclasses.replace(stitching, fits=True, needed=True)
+    return ValidationStudy(
+        validation=dataclasses.replace(v, roi_size=v.window((96, 96, 96))),
+        windows=216,
+        memory=estimate_of(14.0),
+        modules={"(stitching)": 9 * GIB, "(scoring)": 4 * GIB},
+        together=estimate_of(15.0),
+        decides="validation",
+        fits=fits,
+        cpu_stitching=None if v.stitch == "cpu" else stitching,
+        warnings=("The output is large.",),
+    )
+
+
 class FakeStudy:
     def __init__(self) -> None:
         self.calls = []
         self.error = None
 
-    def __call__(self, workload, gpu=None, *, ladder=None, progress=None, **more):
-        self.calls.append({"workload": workload, "gpu": gpu, "ladder": ladder, **more})
+    def __call__(
+        self, workload, gpu=None, *, ladder=None, progress=None, validation=None,
+        gpus_per_job=1, **more,
+    ):  # fmt: skip
+        self.calls.append(
+            {
+                "workload": workload,
+                "gpu": gpu,
+                "ladder": ladder,
+                "validation": validation,
+                "gpus_per_job": gpus_per_job,
+                **more,
+            }
+        )
         if self.error is not None:
             raise self.error
         progress(1, 2, "traced")
@@ -83,10 +122,14 @@ class FakeStudy:
             modules={"encoder": 6 * GIB, "decoder": int(3.45 * GIB), "(input)": 51 * MIB},
             timeline=LINE,
             ladder=LADDER if ladder else None,
+            validation=validation_of(validation, gpu) if validation is not None else None,
+            data_parallel=DataParallel(gpus_per_job, (MIB, 200 * MIB), 544 * MIB)
+            if gpus_per_job > 1
+            else None,
         )
         if gpu is None:
             return found
-        budget = {"rtx-3090": 22 * GIB, "rtx-2070": 6 * GIB}[gpu]
+        budget = {"rtx-3090": 22 * GIB, "rtx-2070": 6 * GIB, "rtx-4080": 14 * GIB}[gpu]
         fits = budget > 11 * GIB
         return dataclasses.replace(
             found, card=gpu, visible=budget + (720 + 512) * MIB, budget=budget, fits=fits,
@@ -118,9 +161,10 @@ def test_the_numbers_people_confuse_side_by_side(run, study):
     assert "What would save" not in ran.out
 
 
-@pytest.mark.parametrize("card", ["rtx-3090", "rtx-2070", None])
+@pytest.mark.parametrize("card", ["rtx-3090", "rtx-2070", "rtx-4080", None])
 def test_eighty_columns_are_enough(run, study, card):
     words = ["--gpu", card] if card else []
+    words += ["--validate", "512x512x300", "--gpus-per-job", "2"]
     ran = run("estimate", "--ladder", *words)
     assert ran.status == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 80
@@ -155,6 +199,80 @@ def test_the_ladder_on_request(run, study, word, wanted):
     ran = run("estimate", "--gpu", "rtx-2070", word)
     assert study.calls[0]["ladder"] is wanted
     assert ("What would save" in ran.out) is wanted
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_validation_is_asked_for(run, study):
+    run(
+        "estimate", "--validate", "512x512x300", "--roi-size", "128x128x64", "--sw-batch-size",
+        "2", "--overlap", "0.5", "--stitch", "cpu",
+    )  # fmt: skip
+    assert study.calls[0]["validation"] == Validation(
+        (512, 512, 300), (128, 128, 64), 2, 0.5, stitch="cpu"
+    )
+    run("estimate", "--validate", "300")
+    assert study.calls[1]["validation"] == Validation((300, 300, 300))
+    run("estimate")
+    assert study.calls[2]["validation"] is None
+
+
+def test_validation_says_who_decides_and_what_stitching_saves(run, study):
+    ran = run("estimate", "--gpu", "rtx-3090", "--validate", "512x512x300")
+    text = flat(ran.out)
+    for wanted in (
+        "Validation of 512×512×300",
+        "216 windows of 96³, 4 at a time, overlap 0.25, stitched on the GPU",
+        "with training 15.0 GiB",
+        "Validation decides: 14.0 GiB, training 10.5 GiB. Both fit in one process: 15.0 GiB "
+        "needed, rtx-3090 leaves 22.0 GiB.",
+        "Stitching on the CPU (--stitch cpu) saves 6.0 GiB: validation then needs 8.0 GiB, the "
+        "process 11.0 GiB. It is not needed on rtx-3090.",
+        "Note: The output is large.",
+        "(stitching) 9.0 GiB",
+    ):
+        assert wanted in text
+    text = flat(run("estimate", "--gpu", "rtx-4080", "--validate", "512x512x300").out)
+    assert "They do not fit in one process: 15.0 GiB needed, rtx-4080 leaves 14.0 GiB" in text
+    assert "It is needed on rtx-4080." in text
+    text = flat(run("estimate", "--gpu", "rtx-2070", "--validate", "512x512x300").out)
+    assert "the process 11.0 GiB, which does not fit rtx-2070 either." in text
+    text = flat(run("estimate", "--validate", "512x512x300").out)
+    assert "the process 11.0 GiB." in text
+    assert "fit" not in text.partition("Validation decides")[2]
+    text = flat(run("estimate", "--validate", "512x512x300", "--stitch", "cpu").out)
+    assert "Stitching on the CPU" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--stitch", "cpu"), "--stitch needs --validate"),
+        (("--roi-size", "96"), "--roi-size needs --validate"),
+        (("--sw-batch-size", "2"), "--sw-batch-size needs --validate"),
+        (("--validate", "big"), "--validate: 'big' is no size"),
+        (("--validate", "512", "--roi-size", "0"), "--roi-size: '0' is no size"),
+        (("--validate", "512", "--overlap", "1"), "overlap must be from 0 to below 1"),
+        (("--validate", "512", "--stitch", "gpus"), "did you mean gpu"),
+        (("--validate", "512", "--sw-batch-size", "0"), "sw_batch_size must be"),
+    ],
+)
+def test_a_validation_that_makes_no_sense_is_refused(run, study, words, message):
+    ran = run("estimate", *words)
+    assert (ran.status, ran.out) == (2, "")
+    assert message in flat(ran.err)
+    assert study.calls == []
+
+
+def test_several_gpus_say_where_their_buckets_are_counted(run, study):
+    ran = run("estimate", "--gpu", "rtx-3090", "--gpus-per-job", "2")
+    assert study.calls[0]["gpus_per_job"] == 2
+    text = flat(ran.out)
+    assert "Gradients include 201 MiB in 2 buckets of DistributedDataParallel over 2 GPUs" in text
+    assert "least + 720 MiB context + 544 MiB NCCL" in text
+    assert "less 720 MiB context, 544 MiB NCCL and 512 MiB reserve" in text
 
 
 def test_options_of_a_change():
@@ -199,6 +317,24 @@ def test_json(run, study, words):
         assert total["least"] == document["least_memory"] + document["context"]
         assert total["unlimited"] == document["peak_reserved"] + document["context"]
     assert (document["ladder"] is not None) == ("rtx-2070" in words)
+    assert document["validation"] is None
+    assert document["data_parallel"] is None
+
+
+@pytest.mark.parametrize("stitch", ["gpu", "cpu"])
+@pytest.mark.parametrize("card", [[], ["--gpu", "rtx-3090"]])
+def test_json_of_validation_and_several_gpus(run, study, stitch, card):
+    words = ["--validate", "512x512x300", "--stitch", stitch, "--gpus-per-job", "4"]
+    document = json.loads(run("estimate", "--json", *words, *card).out)
+    validator("estimate.schema.json").validate(document)
+    found = document["validation"]
+    assert found["validation"]["volume"] == [512, 512, 300]
+    assert found["together"]["least_memory"] == 15 * GIB
+    assert (found["cpu_stitching"] is None) == (stitch == "cpu")
+    assert document["data_parallel"]["buckets"] == [MIB, 200 * MIB]
+    if card:
+        outside = document["context"] + document["data_parallel"]["communicator"]
+        assert document["process_total"]["least"] == document["least_memory"] + outside
 
 
 @pytest.mark.parametrize("card", ["rtx-3090", "rtx-2070", None])

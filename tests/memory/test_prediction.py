@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from segplan.memory.prediction import Target, _breakdown, modules_at_peak, predict
+from segplan.memory.prediction import (
+    Target,
+    _breakdown,
+    modules_at_peak,
+    predict,
+    predict_validation,
+)
 from segplan.memory.program import WORKSPACE, Program, peak
-from segplan.trace.tape import ACTIVATION, PARAMETER, Tape, Trace
+from segplan.trace.tape import ACTIVATION, GRADIENT, PARAMETER, Op, Tape, Trace
 from segplan.units import MIB
 
 
@@ -56,3 +62,58 @@ def test_a_prediction_is_consistent():
     assert m.peak_allocated <= m.least_memory
     assert m.least_memory_low <= m.least_memory <= m.least_memory_high
     assert m.context is None
+
+
+def trace_of(activations: list[int], *, gradient: bool) -> Trace:
+    """A parameter and perhaps its gradient, then activations one at a time."""
+    trace = Trace(batch=1)
+    for size, kind in [
+        (4 * MIB, PARAMETER),
+        *([(4 * MIB, GRADIENT)] if gradient else []),
+        *((size, ACTIVATION) for size in activations),
+    ]:
+        trace.sizes.append(size)
+        trace.kinds.append(kind)
+        trace.modules.append("")
+    state = 2 if gradient else 1
+    trace.events += range(1, state + 1)
+    trace.step_starts.append(state)
+    for ident in range(state + 1, len(trace.sizes)):
+        at = len(trace.events)
+        trace.ops.append(Op("relu.default", "forward", 0, at, at + 1, (), (), ()))
+        trace.events += [ident, -ident]
+    return trace
+
+
+def test_validation_needs_its_peak_and_the_process_the_larger_one():
+    training, small, large = (
+        trace_of([20 * MIB, 30 * MIB], gradient=False),
+        trace_of([10 * MIB], gradient=True),
+        trace_of([100 * MIB], gradient=True),
+    )
+    trained = predict(Tape({1: training}), 1, Target())
+    for validation, size in ((small, 10), (large, 100)):
+        alone, together = predict_validation(training, validation, Target())
+        assert alone.peak_allocated == (4 + 4 + size) * MIB
+        assert together.peak_allocated == (4 + max(30, size)) * MIB
+        assert alone.least_memory <= together.least_memory
+        assert together.least_memory >= trained.least_memory
+        for m in (alone, together):
+            assert m.breakdown is not None
+            assert sum(dataclasses.astuple(m.breakdown)) == m.least_memory
+            assert m.least_memory_low <= m.least_memory <= m.least_memory_high
+
+
+def test_data_parallel_adds_the_gradients_again():
+    training = trace_of([20 * MIB], gradient=True)
+    validation = trace_of([100 * MIB], gradient=True)
+    plain, several = Target(), Target(data_parallel=True)
+    tape = Tape({1: training})
+    added = predict(tape, 1, several).peak_allocated - predict(tape, 1, plain).peak_allocated
+    assert added == 4 * MIB
+    pairs = (predict_validation(training, validation, t) for t in (plain, several))
+    for one, more in zip(*pairs, strict=True):
+        assert more.peak_allocated - one.peak_allocated == 4 * MIB
+        assert more.breakdown is not None
+        assert one.breakdown is not None
+        assert more.breakdown.gradients - one.breakdown.gradients == 4 * MIB

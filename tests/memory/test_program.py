@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from segplan.memory.limits import kernel_limit, most_elements
 from segplan.memory.program import (
     INPUTS,
     OUTSIDE,
@@ -13,8 +14,18 @@ from segplan.memory.program import (
     compile_program,
     holdings,
     peak,
+    then_validate,
 )
-from segplan.trace.tape import ACTIVATION, INPUT, PARAMETER, Op, Trace
+from segplan.trace.tape import (
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    PARAMETER,
+    TEMPORARY,
+    Op,
+    TensorMeta,
+    Trace,
+)
 
 
 @pytest.fixture
@@ -68,3 +79,60 @@ def test_operators_are_marked_with_and_without_an_architecture():
     assert [(m.at, m.name, m.phase, m.step) for m in program.marks] == [
         (1, "relu.default", "forward", 0)
     ]
+
+
+def trace_of(*buffers: tuple[int, int, str], events: list[int], starts: list[int]) -> Trace:
+    trace = Trace(batch=1, events=events, step_starts=starts)
+    for size, kind, module in buffers:
+        trace.sizes.append(size)
+        trace.kinds.append(kind)
+        trace.modules.append(module)
+    return trace
+
+
+def test_validation_follows_the_training_on_its_state():
+    training = trace_of(
+        (1024, PARAMETER, ""), (2048, INPUT, ""), (4096, ACTIVATION, "a"), (1024, GRADIENT, ""),
+        events=[1, 2, 3, 4, -3], starts=[2],
+    )  # fmt: skip
+    training.ops.append(Op("relu.default", "forward", 0, 2, 3, (), (), ()))
+    validation = trace_of(
+        (1024, PARAMETER, ""), (1024, GRADIENT, ""), (512, TEMPORARY, ""), (8192, ACTIVATION, "b"),
+        events=[1, 2, 3, -3, 4, -4], starts=[4],
+    )  # fmt: skip
+    validation.ops.append(Op("add.Tensor", "optimizer", -1, 2, 3, (), (), ()))
+    validation.ops.append(Op("relu.default", "inference", 0, 4, 5, (), (), ()))
+    both = then_validate(training, validation)
+    assert both.events == [1, 2, 3, 4, -3, 5, -5]
+    assert both.sizes == [0, 1024, 2048, 4096, 1024, 8192]
+    assert (both.kinds[5], both.modules[5]) == (ACTIVATION, "b")
+    assert both.step_starts == [2, 5]
+    assert [(op.phase, op.step, op.at, op.end) for op in both.ops] == [
+        ("forward", 0, 2, 3),
+        ("inference", 1, 5, 6),
+    ]
+    program = compile_program(both, None)
+    assert peak(program) == (1024 + 2048 + 1024 + 8192, 5)
+    assert program.step_starts == [2, 5]
+    validation.events.append(-1)
+    with pytest.raises(ValueError, match="frees"):
+        then_validate(training, validation)
+
+
+@pytest.mark.parametrize("side", [1024, 2048])
+def test_a_kernels_limit_names_operator_and_module(side):
+    large = TensorMeta((1, 2, side, side, 512), "float16", (1, 1, 1, 1, 1))
+    small = TensorMeta((1, 2, side // 2, side // 2, 256), "float16", (1, 1, 1, 1, 1))
+    trace = trace_of((8, ACTIVATION, "decoder1"), events=[1], starts=[0])
+    trace.ops += [
+        Op("upsample_trilinear3d.vec", "forward", 0, 0, 1, (small,), (large,), ()),
+        Op("upsample_trilinear3d_backward.vec", "backward", 0, 1, 1, (large,), (small,), ()),
+        Op("upsample_trilinear3d_backward.default", "backward", 0, 1, 1, (large,), (small,), ()),
+    ]
+    assert most_elements(trace) == 2 * side * side * 512
+    if side == 1024:  # 2^30 elements
+        assert kernel_limit(trace) is None
+    else:
+        assert kernel_limit(trace) == (
+            "the gradient of trilinear upsampling (upsample_trilinear3d_backward in decoder1)"
+        )
