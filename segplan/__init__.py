@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from segplan.api.fitting import fit
     from segplan.api.loading import measure_loader
     from segplan.api.planning import Experiment, load_experiment, plan_days
+    from segplan.api.reporting import CapacityReport, make_report, read_report
     from segplan.api.scanning import scan
     from segplan.api.timing import step_time
     from segplan.results import Cell, Fit, MemoryEstimate, Plan, StepTime
@@ -28,6 +29,9 @@ _WHERE = {
     "fit": "segplan.api.fitting",
     "step_time": "segplan.api.timing",
     "measure_loader": "segplan.api.loading",
+    "make_report": "segplan.api.reporting",
+    "read_report": "segplan.api.reporting",
+    "CapacityReport": "segplan.api.reporting",
     "scan": "segplan.api.scanning",
     "plan_days": "segplan.api.planning",
     "load_experiment": "segplan.api.planning",
@@ -40,6 +44,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "CapacityReport",
     "Cell",
     "Experiment",
     "Fit",
@@ -52,8 +57,10 @@ __all__ = [
     "estimate",
     "fit",
     "load_experiment",
+    "make_report",
     "measure_loader",
     "plan_days",
+    "read_report",
     "scan",
     "step_time",
 ]

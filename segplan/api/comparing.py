@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, guess_batch, voxels
+from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, voxels
 from segplan.api.predicting import Predictor, Progress, silent
-from segplan.errors import CardError, NetworkError, SegplanError
+from segplan.errors import CardError, SegplanError
 from segplan.gpus import Card, GpuKind, as_card, catalogue, find_card, parse_gpus, select
 from segplan.memory.context import context_bytes
 from segplan.networks import next_valid, resolve
@@ -111,12 +112,13 @@ def compare(
     with Predictor(resolved, None, progress) as predictor:
         wanted = [(resolved.patch, b) for b in (*AFFINE_BATCHES, 1, resolved.batch)]
         predictor.trace([*wanted, *((patch, resolved.batch) for patch in patches)])
+        memory = _Memory(predictor, resolved)
         found = []
         parts: dict[str, Mapping[str, float]] = {}
         for done, card in enumerate(cards):
             progress(done, len(cards), f"comparing {card.slug}")
             predictor.aim(card)
-            row, seconds = _on_card(predictor, card, resolved, patches, reserve, max_batch)
+            row, seconds = _on_card(memory, card, resolved, patches, reserve, max_batch)
             found.append(row)
             parts[card.slug] = seconds
     found.sort(key=_rank)
@@ -144,8 +146,67 @@ def cards_of(gpus: Sequence[str]) -> list[Card]:
     return list(found.values())
 
 
+class _Memory:
+    """Least memory on every card of a comparison, from few exact predictions.
+
+    The ratio of least memory to peak allocated hardly depends on the batch, and a card's number
+    of multiprocessors moves the peak by less than a thousandth; only whether it has tensor cores
+    decides what its kernels allocate. So cards of one kind share one ratio and its peaks, and the
+    exact prediction is asked for where the answer hangs on less than `DOUBT` of the budget.
+    """
+
+    def __init__(self, predictor: Predictor, workload: Workload) -> None:
+        self.predictor, self.workload = predictor, workload
+        self._estimates: dict[bool, MemoryEstimate] = {}
+        self._peaks: dict[tuple[bool, Patch, int], int] = {}
+
+    def estimate(self, card: Card) -> MemoryEstimate:
+        """Of the asked step; the predictor is aimed at the card (errors as for it)."""
+        kind = self._kind(card)
+        if kind not in self._estimates:
+            w = self.workload
+            self._estimates[kind] = self.predictor.estimate(w.patch, w.batch)
+        context, _measured = context_bytes(card.compute_capability)
+        return replace(self._estimates[kind], context=context)
+
+    def fits(self, card: Card, patch: Patch, batch: int, budget: int) -> bool:
+        """Whether a step trains in the budget (errors as for the predictor)."""
+        least = self.least(card, patch, batch)
+        if abs(least / budget - 1) < DOUBT and batch <= EXACT_UP_TO:
+            return self.predictor.fits(patch, batch, budget)
+        return least <= budget
+
+    def least(self, card: Card, patch: Patch, batch: int) -> float:
+        """Bytes, approximately (errors as for the predictor)."""
+        asked = self.estimate(card)
+        return self._peak(card, patch, batch) * asked.least_memory / asked.peak_allocated
+
+    def guess(self, card: Card, patch: Patch, budget: int) -> int:
+        """The batch at which a line through two batches meets the budget."""
+        low, high = (self.least(card, patch, b) for b in AFFINE_BATCHES)
+        slope = max((high - low) / (AFFINE_BATCHES[1] - AFFINE_BATCHES[0]), 1.0)
+        return max(0, int(AFFINE_BATCHES[0] + (budget - low) / slope))
+
+    def _peak(self, card: Card, patch: Patch, batch: int) -> int:
+        key = (self._kind(card), patch, batch)
+        if key not in self._peaks:
+            self._peaks[key] = self.predictor.peak_allocated(patch, batch)
+        return self._peaks[key]
+
+    def _kind(self, card: Card) -> bool:
+        needed = (7, 0) if self.workload.precision == "fp16" else (8, 0)
+        return (card.compute_capability or needed) >= needed
+
+
+DOUBT = 0.03
+"""Share of the budget within which the shared ratio does not decide (its own error is 2 %)."""
+
+EXACT_UP_TO = 8
+"""Batches above differ by less than the prediction's interval anyway."""
+
+
 def _on_card(
-    predictor: Predictor,
+    memory: _Memory,
     card: Card,
     workload: Workload,
     patches: Sequence[Patch],
@@ -153,9 +214,9 @@ def _on_card(
     max_batch: int,
 ) -> tuple[CardComparison, Mapping[str, float]]:
     """A row of the comparison, and the asked step's seconds by what they wait for."""
-    patch, batch = workload.patch, workload.batch
+    predictor, patch, batch = memory.predictor, workload.patch, workload.batch
     context, _measured = context_bytes(card.compute_capability)
-    budget = card.memory_visible - context - reserve
+    budget = max(card.memory_visible - context - reserve, 1)
     parts = predictor.step_parts(patch, batch)
     step, seconds = parts if parts is not None else (None, None)
     notes: list[str] = []
@@ -165,33 +226,36 @@ def _on_card(
         notes += warnings_of(
             card, workload, rates_of(card, workload.precision), predictor.calibration
         )
+
+    def verdict(size: Patch, count: int) -> Verdict:
+        if predictor.kernel_limit(size, count) is not None:
+            return Verdict.KERNEL
+        return Verdict.FITS if memory.fits(card, size, count, budget) else Verdict.TOO_BIG
+
     answer = largest_batch(
-        lambda b: _verdict(predictor, patch, b, budget),
+        lambda count: verdict(patch, count),
         cap=max_batch,
-        guess=min(max(guess_batch(predictor, patch, budget), 0), max_batch),
+        guess=min(memory.guess(card, patch, budget), max_batch),
     )
     times = {
-        b: predictor.step_time(patch, b)
-        for b in {answer.max_batch, *(2**i for i in range(7))}
-        if 0 < b <= answer.max_batch
+        count: predictor.step_time(patch, count)
+        for count in {answer.max_batch, *(2**i for i in range(7))}
+        if 0 < count <= answer.max_batch
     }
-    best = max(
-        (b for b, t in times.items() if t is not None),
-        key=lambda b: b / times[b].seconds,  # type: ignore[union-attr]
-        default=answer.max_batch,
-    )
+    rates = {count: count / time.seconds for count, time in times.items() if time is not None}
+    best = max(rates, key=lambda count: rates[count], default=answer.max_batch)
     best_step = times.get(best)
     row = CardComparison(
         card=card.slug,
         name=card.name,
-        fits=budget > 0 and answer.max_batch >= batch,
-        memory=predictor.estimate(patch, batch),
+        fits=answer.max_batch >= batch,
+        memory=memory.estimate(card),
         step=step,
         max_batch=answer.max_batch,
         limited_by=answer.limited_by,
         best_batch=best,
         best_step=best_step,
-        largest_patch=_largest_patch(predictor, patches, batch, budget),
+        largest_patch=_largest_patch(verdict, patches, batch),
         million=_million(best_step, best) if best_step is not None else None,
         waits=_shares(seconds.by_bound, sum(seconds.host)) if seconds is not None else {},
         notes=tuple(notes),
@@ -199,23 +263,14 @@ def _on_card(
     return row, seconds.by_bound if seconds is not None else {}
 
 
-def _verdict(predictor: Predictor, patch: Patch, batch: int, budget: int) -> Verdict:
-    if budget <= 0:
-        return Verdict.TOO_BIG
-    if predictor.kernel_limit(patch, batch) is not None:
-        return Verdict.KERNEL
-    return Verdict.FITS if predictor.fits(patch, batch, budget) else Verdict.TOO_BIG
-
-
 def _largest_patch(
-    predictor: Predictor, patches: Sequence[Patch], batch: int, budget: int
+    verdict: Callable[[Patch, int], Verdict], patches: Sequence[Patch], batch: int
 ) -> Patch | None:
+    """The largest patch that trains the batch; one whose trace died is passed over."""
     for patch in sorted(patches, key=voxels, reverse=True):
-        try:
-            if _verdict(predictor, patch, batch, budget) is Verdict.FITS:
+        with contextlib.suppress(SegplanError):
+            if verdict(patch, batch) is Verdict.FITS:
                 return patch
-        except (NetworkError, SegplanError):
-            continue
     return None
 
 

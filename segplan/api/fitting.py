@@ -312,7 +312,7 @@ def smallest_card(
         cell: in which nothing fits.
         too_small: bytes under which it did not fit: no card with less comes into question.
     """
-    aimed = predictor.target
+    aimed, card_aimed = predictor.target, predictor.card
     least = max(too_small + 1, cell.memory.peak_allocated if cell.memory else 0)
     try:
         for card in sorted(catalogue(), key=lambda c: c.memory_visible):
@@ -326,7 +326,7 @@ def smallest_card(
     except SegplanError:
         return None
     finally:
-        predictor.target = aimed
+        predictor.target, predictor.card = aimed, card_aimed
     return None
 
 

@@ -13,13 +13,14 @@ from segplan.memory.allocator import Settings
 from segplan.memory.context import context_bytes
 from segplan.memory.kernels import Architecture
 from segplan.memory.limits import kernel_limit
-from segplan.memory.prediction import Target, predict
+from segplan.memory.prediction import Target, predict_trace, program_of
+from segplan.memory.program import peak
 from segplan.results import MemoryEstimate, StepTime
 from segplan.timing.model import Calibration, NotTimeable, Seconds, shipped_calibration
 from segplan.timing.prediction import predict_forward, predict_step
 from segplan.timing.work import WorkTable, work_table
 from segplan.trace.job import TARGET
-from segplan.trace.tape import Tape, trace_from_json
+from segplan.trace.tape import Tape, Trace, trace_from_json
 from segplan.units import Patch
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
@@ -32,6 +33,9 @@ MOST_WORKERS = 4
 
 TRACE_TIMEOUT_S = 300.0
 """A trace takes seconds; a network that takes longer than this is given up."""
+
+KEPT_TRACES = 8
+"""Traces at batches in between that are kept: a few MiB each."""
 
 _NEUTRAL_CAPABILITY = (8, 0)
 
@@ -78,6 +82,8 @@ class Predictor:
         self._tapes: dict[Patch, Tape] = {}
         self._failed: dict[tuple[Patch, int], SegplanError] = {}
         self._estimates: dict[tuple[object, ...], MemoryEstimate] = {}
+        self._limits: dict[tuple[Patch, int], str | None] = {}
+        self._traces: dict[tuple[Patch, int], Trace] = {}
         self._work: dict[tuple[Patch, int], WorkTable] = {}
         self._pool: WorkerPool | None = None
         self._done = self._total = 0
@@ -155,9 +161,12 @@ class Predictor:
         """
         key = (patch, batch, self.target.architecture, self.target.context)
         if key not in self._estimates:
-            self._ready(patch, batch)
-            self._estimates[key] = predict(self._tape(patch), batch, self.target)
+            self._estimates[key] = predict_trace(self._trace(patch, batch), self.target)
         return self._estimates[key]
+
+    def peak_allocated(self, patch: Patch, batch: int) -> int:
+        """Most bytes in tensors at one time, without a replay (raises as `estimate`)."""
+        return peak(program_of(self._trace(patch, batch), self.target))[0]
 
     def fits(self, patch: Patch, batch: int, limit: int) -> bool:
         """Whether a step's least memory is within that many bytes (raises as above)."""
@@ -165,8 +174,9 @@ class Predictor:
 
     def kernel_limit(self, patch: Patch, batch: int) -> str | None:
         """What cannot work on tensors this large, in words; None if all can (raises as above)."""
-        self._ready(patch, batch)
-        return kernel_limit(self._tape(patch).at(batch))
+        if (patch, batch) not in self._limits:
+            self._limits[patch, batch] = kernel_limit(self._trace(patch, batch))
+        return self._limits[patch, batch]
 
     def step_time(self, patch: Patch, batch: int) -> StepTime | None:
         """Seconds of a step on the card aimed at; None where its figures do not allow it.
@@ -205,10 +215,18 @@ class Predictor:
 
     def _table(self, patch: Patch, batch: int) -> WorkTable:
         if (patch, batch) not in self._work:
-            self._ready(patch, batch)
-            trace = self._tape(patch).at(batch)
-            self._work[patch, batch] = work_table([op for op in trace.ops if op.step == 1])
+            ops = self._trace(patch, batch).ops
+            self._work[patch, batch] = work_table([op for op in ops if op.step == 1])
         return self._work[patch, batch]
+
+    def _trace(self, patch: Patch, batch: int) -> Trace:
+        """The trace at a batch; the last few are kept, as several things are asked of each."""
+        if (patch, batch) not in self._traces:
+            self._ready(patch, batch)
+            while len(self._traces) >= KEPT_TRACES:
+                del self._traces[next(iter(self._traces))]
+            self._traces[patch, batch] = self._tape(patch).at(batch)
+        return self._traces[patch, batch]
 
     def _tape(self, patch: Patch) -> Tape:
         return self._tapes.setdefault(patch, Tape())

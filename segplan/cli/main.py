@@ -15,7 +15,20 @@ from typing import Annotated
 import typer
 
 from segplan import __version__
-from segplan.cli import bench, compare, days, estimate, fit, gpus, loader, models, results, scan
+from segplan.cli import (
+    bench,
+    compare,
+    days,
+    estimate,
+    export,
+    fit,
+    gpus,
+    loader,
+    models,
+    report,
+    results,
+    scan,
+)
 from segplan.errors import SegplanError
 
 INTERRUPTED = 130
@@ -66,6 +79,12 @@ app.command(epilog=_example("bench --gpu 0"))(bench.bench)
 app.command(epilog=_example("scan Task09_Spleen --spacing 1.5x1.5x2"))(scan.scan)
 app.command(epilog=_example("loader --data Task09_Spleen --workers 4"))(loader.loader)
 app.command(epilog=_example("models swinunetr"))(models.models)
+app.command(
+    epilog=_example("report --config btcv-swinunetr --gpus rtx-3090,a40 --out report.html")
+)(report.report)
+app.command(epilog=_example("export --config btcv-swinunetr --gpu rtx-3090 --to monai"))(
+    export.export
+)
 app.command(epilog=_example("results --card rtx-3090"))(results.results)
 
 

@@ -67,7 +67,12 @@ def predict(tape: Tape, batch: int, target: Target) -> MemoryEstimate:
     Raises:
         ValueError: the tape lacks a trace (`Tape.missing`).
     """
-    return _estimate(program_of(tape.at(batch), target), target, LEAST_INTERVAL)
+    return predict_trace(tape.at(batch), target)
+
+
+def predict_trace(trace: Trace, target: Target) -> MemoryEstimate:
+    """`predict` for a trace at its own batch."""
+    return _estimate(program_of(trace, target), target, LEAST_INTERVAL)
 
 
 def predict_validation(

@@ -72,6 +72,8 @@ def _swin(arguments: Mapping[str, Any]) -> PatchRule:
 
 def _segresnetds(arguments: Mapping[str, Any]) -> PatchRule:
     stages = len(arguments.get("blocks_down", (1, 2, 2, 4)))
+    if stages < 1:
+        raise ValueError("there must be at least one level")
     resolution = arguments.get("resolution")
     side = cube(2 ** (stages - 1))
     if resolution is not None:

@@ -89,12 +89,18 @@ def norm_kind(norm: Any) -> str:
 
 
 def strides_product(strides: Sequence[Any]) -> Patch:
-    """Product of strides by axis; a stride is a number or three."""
+    """Product of strides by axis; a stride is a number or three.
+
+    Raises:
+        ValueError: one is neither.
+    """
     total = [1, 1, 1]
     for stride in strides:
         by_axis = stride if isinstance(stride, (list, tuple)) else (stride,) * 3
+        if len(by_axis) != 3 or not all(isinstance(s, int) and s > 0 for s in by_axis):
+            raise ValueError(f"a stride is a whole number above 0 or three, not {stride!r}")
         for axis in range(3):
-            total[axis] *= int(by_axis[axis])
+            total[axis] *= by_axis[axis]
     return (total[0], total[1], total[2])
 
 
@@ -103,7 +109,12 @@ def anisotropic_factor(resolution: Sequence[float], stages: int) -> Patch:
 
     The finer axes are halved alone, as often as floor(log2(coarsest spacing / spacing)), then
     all together.
+
+    Raises:
+        ValueError: the resolution is not three spacings above 0.
     """
+    if len(resolution) != 3 or not all(r > 0 for r in resolution):
+        raise ValueError("resolution is three spacings above 0")
     finer = [int(log2(max(resolution) / r)) for r in resolution]
     total = [1, 1, 1]
     for level in range(stages - 1):
@@ -114,12 +125,30 @@ def anisotropic_factor(resolution: Sequence[float], stages: int) -> Patch:
 
 
 def by_strides(arguments: Mapping[str, Any], norm: str) -> PatchRule:
-    """The rule of networks whose levels are given by `strides`."""
-    product = strides_product(arguments["strides"])
+    """The rule of networks whose levels are given by `strides`.
+
+    With `channels`, one fewer strides are used; MONAI ignores those beyond.
+
+    Raises:
+        ValueError: there are too few strides, or one is malformed.
+    """
+    strides = arguments["strides"]
+    if "channels" in arguments:
+        used = len(arguments["channels"]) - 1
+        if len(strides) < used:
+            raise ValueError(f"{used + 1} channels need {used} strides, not {len(strides)}")
+        strides = strides[:used]
+    product = strides_product(strides)
     return PatchRule(divisor=product, least=product, bottleneck=product, norm=norm)
 
 
 def by_levels(levels: int, norm: str, *, fixed: bool = False) -> PatchRule:
-    """The rule of networks that halve the volume `levels` times."""
+    """The rule of networks that halve the volume `levels` times.
+
+    Raises:
+        ValueError: `levels` is negative.
+    """
+    if levels < 0:
+        raise ValueError("there must be at least one level")
     side = cube(2**levels)
     return PatchRule(divisor=side, least=side, bottleneck=side, norm=norm, fixed=fixed)

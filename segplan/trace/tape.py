@@ -187,6 +187,7 @@ class _Affine:
 
     def __init__(self, low: int, high: int, batch: int) -> None:
         self.low, self.span, self.offset = low, high - low, batch - low
+        self._made: dict[tuple[int, int], TensorMeta] = {}  # tensors are shared between operators
 
     def __call__(self, a: int, b: int) -> int:
         if a == b:
@@ -194,11 +195,14 @@ class _Affine:
         return a + (b - a) * self.offset // self.span
 
     def tensor(self, a: TensorMeta, b: TensorMeta) -> TensorMeta:
-        if a is b or a == b:
+        if a is b:
             return a
-        return TensorMeta(
-            tuple(map(self, a.shape, b.shape)), a.dtype, tuple(map(self, a.strides, b.strides))
-        )
+        key = (id(a), id(b))
+        if key not in self._made:
+            self._made[key] = TensorMeta(
+                tuple(map(self, a.shape, b.shape)), a.dtype, tuple(map(self, a.strides, b.strides))
+            )
+        return self._made[key]
 
     def value(self, a: Any, b: Any) -> Any:
         if isinstance(a, bool) or a is None or isinstance(a, (str, float)):

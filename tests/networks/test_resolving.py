@@ -46,6 +46,8 @@ def _plain(value: object) -> object:
     try:
         return json.loads(json.dumps(value))
     except TypeError:
+        if isinstance(value, type):
+            return value.__name__
         return str(getattr(value, "value", value))
 
 
@@ -102,7 +104,7 @@ def test_what_is_refused_and_what_is_said(model, arguments, said):
     with pytest.raises(NetworkError) as caught:
         resolved(model, **arguments)
     assert said in str(caught.value)
-    assert str(caught.value).endswith(".")
+    assert str(caught.value).endswith((".", "?"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_what_monai_refuses_is_one_sentence(workload, said):
         build(resolve(workload, check_patch=False))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith(".")
+    assert str(caught.value).endswith((".", "?"))
 
 
 def test_a_bad_patch_names_its_neighbours():
