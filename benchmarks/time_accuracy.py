@@ -137,10 +137,10 @@ def main() -> None:
 ## Step time
 
 Made by `python benchmarks/time_accuracy.py`. The model's factors are fitted by
-`benchmarks/fit_step_time.py` to {about["rows"]} known times ({about["software"]} on the H200, and the
-published tables named below); every row here was predicted by a fit that did not know it. A
-ratio's error is the larger of predicted/measured and its inverse, less one. "Too quick" is the
-share of rows predicted shorter than they are.
+`benchmarks/fit_step_time.py` to {about["rows"]} known times ({about["software"]} on
+the H200, and the published tables named below); every row here was predicted by a fit that did
+not know it. A ratio's error is the larger of predicted/measured and its inverse, less one. "Too
+quick" is the share of rows predicted shorter than they are.
 
 ### The same card, another network
 

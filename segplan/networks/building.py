@@ -102,7 +102,7 @@ def _from_factory(workload: Workload) -> nn.Module:
             raise NetworkError(f"{workload.model} raised {_first_line(error)}.") from error
     if not isinstance(network, nn.Module):
         raise NetworkError(
-            f"{workload.model} returned a {type(network).__name__}, not a torch.nn.Module."
+            f"{workload.model} returned {type(network).__name__}, not a torch.nn.Module."
         )
     return network
 

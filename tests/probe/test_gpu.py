@@ -36,7 +36,8 @@ def test_a_small_network_is_measured_and_its_process_reused(card):
     w = resolved(W)
     with Prober(card, share=True) as prober:
         first = prober.probe(w)
-        second = prober.probe(w.replace(batch=2))
+        # Large enough for activations, not the optimizer's temporaries, to make the peak.
+        second = prober.probe(resolved(W.replace(patch=(96, 96, 96), batch=2)))
     assert [first.outcome, second.outcome] == [Outcome.FITS] * 2, (first.message, second.message)
     assert (first.fresh, second.fresh) == (True, False)
     assert len(first.step_seconds) == 5
