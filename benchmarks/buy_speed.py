@@ -76,20 +76,20 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     print(f"{asked.cards} cards x {asked.servers} servers x {asked.demands} workloads")
-    print(f"{'seed':>4} {'seconds':>8} {'optimum s':>10} {'flips':>6} {'points':>7}  cheapest")
+    print("seed  seconds    CPU s  optimum s  flips  points  cheapest")
     slowest = 0.0
     for seed in range(asked.rounds):
         problem = made_up(seed, asked.cards, asked.servers, asked.demands)
         start = time.perf_counter()
         purchase_model.solve(problem)
         one = time.perf_counter() - start
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         found = plan(problem)
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         slowest = max(slowest, seconds)
         cost = f"{found.cheapest.costs.total:.0f}" if found.cheapest else "impossible"
         print(
-            f"{seed:>4} {seconds:>8.2f} {one:>10.2f} {len(found.flips):>6} "
+            f"{seed:>4} {seconds:>8.2f} {cpu:>8.2f} {one:>10.2f} {len(found.flips):>6} "
             f"{len(found.pareto):>7}  {cost}"
         )
     verdict = "within" if slowest <= TARGET_S else "over"

@@ -44,8 +44,9 @@ data loading, and as predicted without knowing the card.
 
 {table(("network", "software", "card", "published", "predicted", "off"), rows)}
 {len(off)} of {len(rows)} rows are off by more than 35 %. Those with PyTorch 1.6 are of kernels
-that later versions replaced, on Volta more than elsewhere; the Titan Xp has no tensor cores, and what autocast
-costs there is known from this card alone, so that leaving it out leaves nothing to know it from.
+that later versions replaced, on Volta more than elsewhere; the Titan Xp has no tensor cores, and
+what autocast costs there is known from this card alone, so that leaving it out leaves nothing to
+know it from.
 """,
     )
 

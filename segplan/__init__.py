@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from segplan.api.buying import buy
     from segplan.api.comparing import compare
     from segplan.api.estimating import estimate
     from segplan.api.fitting import fit
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Workload": "segplan.workload",
+    "buy": "segplan.api.buying",
     "compare": "segplan.api.comparing",
     "estimate": "segplan.api.estimating",
     "fit": "segplan.api.fitting",
@@ -53,6 +55,7 @@ __all__ = [
     "StepTime",
     "Workload",
     "__version__",
+    "buy",
     "compare",
     "estimate",
     "fit",

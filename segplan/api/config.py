@@ -29,7 +29,7 @@ MAX_DEPTH = 20
 _TAG = "tag:yaml.org,2002:"
 
 
-def _to_patch(value: Any) -> Any:
+def to_patch(value: Any) -> Any:
     """96, "128x128x64" or [128, 128, 64]."""
     if isinstance(value, str):
         return parse_patch(value)
@@ -57,7 +57,7 @@ def _to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-_Patch = Annotated[Patch, BeforeValidator(_to_patch)]
+_Patch = Annotated[Patch, BeforeValidator(to_patch)]
 _Bytes = Annotated[int, BeforeValidator(_to_bytes)]
 _Names = Annotated[list[Annotated[str, BeforeValidator(_to_text)]], BeforeValidator(_to_names)]
 _Name = Annotated[str, BeforeValidator(_to_text)]
@@ -85,7 +85,7 @@ def _to_spacing(value: Any) -> Any:
 def _to_volume(value: Any) -> Any:
     """A shape, written as a patch is."""
     try:
-        shape: Patch = _to_patch(value)
+        shape: Patch = to_patch(value)
     except RequestError:
         shape = (0, 0, 0)
     if not all(1 <= side <= MAX_SIDE for side in shape):
@@ -239,7 +239,7 @@ def load_config(name_or_path: str | Path) -> Config:
     path = Path(name_or_path)
     text_name = str(name_or_path)
     if path.is_file():
-        return parse_config(_read(path), text_name)
+        return parse_config(read_text(path), text_name)
     presets = preset_names()
     if text_name in presets:
         text = (_preset_folder() / f"{text_name}.yaml").read_text(encoding="utf-8")
@@ -261,7 +261,7 @@ def parse_config(text: str, where: str) -> Config:
         ConfigError: as `load_config`.
     """
     try:
-        _refuse_bombs(text, where)
+        refuse_bombs(text, where)
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         if tree is None or tree.tag == _TAG + "null":
             return Config()
@@ -289,7 +289,12 @@ def _preset_folder() -> Traversable:
         return Path(__file__).parents[2] / "configs"
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a configuration file.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is no UTF-8 text.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -299,10 +304,10 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: --config takes a YAML file.") from error
+        raise ConfigError(f"{path} is no UTF-8 text: give a YAML file.") from error
 
 
-def _refuse_bombs(text: str, where: str) -> None:
+def refuse_bombs(text: str, where: str) -> None:
     """Refuse aliases (a few bytes can unfold to gigabytes) and absurd nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):

@@ -17,6 +17,7 @@ import typer
 from segplan import __version__
 from segplan.cli import (
     bench,
+    buy,
     compare,
     days,
     estimate,
@@ -85,6 +86,7 @@ app.command(
 app.command(epilog=_example("export --config btcv-swinunetr --gpu rtx-3090 --to monai"))(
     export.export
 )
+app.command(epilog=_example("buy docs/examples/offers-example.yaml"))(buy.buy)
 app.command(epilog=_example("results --card rtx-3090"))(results.results)
 
 
