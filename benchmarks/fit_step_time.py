@@ -63,18 +63,21 @@ class Prior:
 
 def prior(software: Sequence[str]) -> Prior:
     p = Prior()
+    p.add("peak", 0.85, 0.1)
+    # FLOP per cycle and multiprocessor; tensor cores do 1024 (V100) to 4096 (H100).
     for kind in CONVOLUTIONS:
-        p.add(f"half.{kind}", 0.2, 0.5)
-    p.add("half.pointwise_conv", 0.3, 0.5)
-    p.add("half.matmul", 0.4, 0.3)
-    p.add("half.attention", 0.4, 0.3)
-    p.add("tf32/conv", 1.0, 0.4)
-    p.add("tf32/pointwise_conv", 1.0, 0.4)
-    p.add("tf32/matmul", 1.0, 0.3)
+        p.add(f"half.{kind}", 1500, 0.5)
+    p.add("half.pointwise_conv", 2000, 0.5)
+    p.add("half.matmul", 4000, 0.4)
+    p.add("half.attention", 3000, 0.3)
+    p.add("tf32/conv", 0.6, 0.3)
+    p.add("tf32/pointwise_conv", 0.6, 0.3)
+    p.add("tf32/matmul", 0.6, 0.3)
     for kind in CONVOLUTIONS:
-        p.add(f"fp32/{kind}", 2.0, 0.4)
-    p.add("fp32/pointwise_conv", 1.0, 0.4)
-    p.add("fp32/matmul", 1.5, 0.3)
+        p.add(f"fp32.{kind}", 200, 0.7)
+    p.add("fp32.pointwise_conv", 300, 0.7)
+    p.add("fp32.matmul", 600, 0.5)
+    p.add("fp32.attention", 600, 0.5)
     p.add("fill.convolution", 0.5, 0.7)
     p.add("fill.matmul", 0.4, 0.5)
     p.add("inner.convolution", 64, 0.5)
@@ -96,9 +99,8 @@ def prior(software: Sequence[str]) -> Prior:
     p.add("host.backward", 40e-6, 0.5)
     p.add("host.optimizer", 60e-6, 0.4)
     p.add("host.step", 2e-3, 0.4)
-    p.add("generation.other", 1.4, 0.15)
     for name in GENERATIONS:
-        p.add(f"generation/{name}", 1.0, 0.2)
+        p.add(f"generation.{name}", 1.0, 0.1)
     p.add("older.bandwidth", 1.1, 0.1)
     p.add("older.fp32", 1.5, 0.3)
     for name in SIMT:
@@ -114,13 +116,8 @@ def factors_of(p: Prior, x: np.ndarray) -> dict[str, float]:
     v = dict(zip(p.names, np.exp(x).tolist(), strict=True))
     out = {name: value for name, value in v.items() if "/" not in name}
     for kind in PRODUCTS:
-        conv = kind in CONVOLUTIONS
-        base = "conv" if conv else "matmul" if kind == "attention" else kind
+        base = "conv" if kind in CONVOLUTIONS else "matmul" if kind == "attention" else kind
         out[f"tf32.{kind}"] = v[f"half.{kind}"] * v[f"tf32/{base}"]
-        out[f"fp32.{kind}"] = v[f"half.{kind}"] * v[f"fp32/{kind if conv else base}"]
-    for name in GENERATIONS:
-        out[f"generation.{name}"] = v["generation.other"] * v[f"generation/{name}"]
-    out["generation.hopper"] = 1.0
     for name in SIMT:
         out[f"older.fp32.{name}"] = v["older.fp32"] * v[f"older/{name}"]
     return out

@@ -206,23 +206,14 @@ def _waits(
     f = calibration.factors
     count = len(KINDS)
     half = table.dtype < 2
-    by_half = {
-        "half": _by_kind(f, "half" if rates.tensor["half"] else "fp32"),
-        "single": _by_kind(f, "tf32" if rates.tensor["single"] else "fp32"),
-    }
-    share = np.where(half, by_half["half"][table.kind], by_half["single"][table.kind])
-    rate = np.where(half, rates.products["half"], rates.products["single"])
-    on_tensor = np.where(half, rates.tensor["half"], rates.tensor["single"])
-    generation = f.get(f"generation.{rates.generation}", f["generation.other"])
-    older = rates.generation != "hopper"
-    plain = f.get(f"older.fp32.{rates.generation}", f["older.fp32"]) if older else 1.0
-    rate = rate * np.where(on_tensor, generation, plain)
-    if not rates.tensor["half"]:  # computed in fp32, with conversions
-        rate = np.where(half, rate * f["emulated_half"], rate)
+    rate = np.where(
+        half,
+        _reached(rates, "half", calibration)[table.kind],
+        _reached(rates, "single", calibration)[table.kind],
+    )
     if channels_last:
-        share = share * np.where(
-            np.isin(table.kind, [INDEX[k] for k in CONVOLUTIONS]), f["channels_last"], 1.0
-        )
+        among = np.isin(table.kind, [INDEX[kind] for kind in CONVOLUTIONS])
+        rate = np.where(among, rate * f["channels_last"], rate)
 
     filled, inner = np.zeros(count), np.zeros(count)
     for kind in PRODUCTS:
@@ -238,7 +229,7 @@ def _waits(
     sums = np.where(table.inner > 0, table.inner, np.inf)
     arithmetic = (
         table.flops
-        / (rate * share)
+        / rate
         * (1 + filled[table.kind] * rates.sm_count / (tiles * split))
         * (1 + inner[table.kind] / sums)
     )
@@ -252,6 +243,7 @@ def _waits(
     streamed = np.full(count, f["bandwidth.product"])
     for kind in STREAMS:
         streamed[INDEX[kind]] = f[f"bandwidth.{kind}"]
+    older = rates.generation != "hopper"
     bandwidth = rates.bandwidth * (f["older.bandwidth"] if older else 1.0)
     bytes_s = table.moved / (bandwidth * streamed[table.kind])
     turned = 2 * table.turned / (bandwidth * f["bandwidth.turned"])
@@ -279,8 +271,34 @@ _SPLIT = 8192
 """Voxels after which a weight gradient's sum is split over more blocks (as cuDNN does)."""
 
 
-def _by_kind(factors: Mapping[str, float], precision: str) -> NDArray[np.float64]:
-    shares = np.ones(len(KINDS))
+def _reached(rates: Rates, width: str, calibration: Calibration) -> NDArray[np.float64]:
+    """FLOP per second of matrix products, by kind, in "half" or "single" precision.
+
+    Two limits in a row: a share of the peak, and what a multiprocessor's memory feeds its units
+    with in a cycle (which is why a card with twice the tensor rate does not convolve twice as
+    fast). Products without tensor cores run on the fp32 units, fewer per multiprocessor on some
+    generations.
+    """
+    f = calibration.factors
+    tensor = rates.tensor[width]
+    precision = "fp32" if not tensor else "half" if width == "half" else "tf32"
+    cycles = rates.sm_count * rates.clock
+    fed = 1.0
+    if tensor:
+        fed = f.get(f"generation.{rates.generation}", 1.0)
+    else:
+        fed = rates.fp32 / (cycles * _FP32_PER_CYCLE)
+        if rates.generation != "hopper":
+            fed *= f.get(f"older.fp32.{rates.generation}", f["older.fp32"])
+    peak = rates.products[width] if tensor else rates.fp32
+    reached = np.full(len(KINDS), peak)
     for kind in PRODUCTS:
-        shares[INDEX[kind]] = factors[f"{precision}.{kind}"]
-    return shares
+        limit = f[f"{precision}.{kind}"] * cycles * fed
+        reached[INDEX[kind]] = 1 / (1 / (peak * f["peak"]) + 1 / limit)
+    if width == "half" and not tensor:  # computed in fp32, with conversions
+        reached *= f["emulated_half"]
+    return reached
+
+
+_FP32_PER_CYCLE = 256
+"""FLOP per cycle of a multiprocessor's fp32 units on the calibrated card: 128 units."""

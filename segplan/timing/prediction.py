@@ -82,7 +82,11 @@ def spread_of(
     spread = calibration.spread
     total = spread["network"] ** 2
     if card.slug != calibration.card:
-        seen = f"generation.{rates.generation}" in calibration.factors or not rates.tensor["half"]
+        seen = (
+            rates.generation == "hopper"
+            or not rates.tensor["half"]
+            or f"generation.{rates.generation}" in calibration.factors
+        )
         total += spread["card.other" if seen else "card.unseen"] ** 2
         if (card.l2_bytes or 0) > LARGE_CACHE:
             total += spread["cache"] ** 2
