@@ -22,7 +22,7 @@ from segplan.api.config import preset_names
 BAR_S = 60.0
 PROGRAM = """
 import json, resource, sys
-from segplan.api.planning import load_experiment, plan_days
+from segplan import load_experiment, plan_days
 from segplan.report import json as report_json
 from segplan.report.days import document
 experiment = load_experiment(sys.argv[1])

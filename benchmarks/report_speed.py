@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from segplan.api.reporting import CapacityReport, read_report
+from segplan import CapacityReport, read_report
 from segplan.report.page.sentences import document
 
 SAVED = Path(__file__).parents[1] / "tests" / "report" / "saved_report.json"

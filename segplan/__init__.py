@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from segplan.api.buying import buy
     from segplan.api.comparing import compare
     from segplan.api.estimating import estimate
+    from segplan.api.experiments import Experiment, load_experiment
     from segplan.api.fitting import fit
     from segplan.api.loading import measure_loader
-    from segplan.api.planning import Experiment, load_experiment, plan_days
-    from segplan.api.reporting import CapacityReport, make_report, read_report
+    from segplan.api.planning import plan_days
+    from segplan.api.report_nouns import CapacityReport
+    from segplan.api.report_reading import read_report
+    from segplan.api.reporting import make_report
     from segplan.api.scanning import scan
     from segplan.api.timing import step_time
     from segplan.results import Cell, Fit, MemoryEstimate, Plan, StepTime
@@ -32,12 +35,12 @@ _WHERE = {
     "step_time": "segplan.api.timing",
     "measure_loader": "segplan.api.loading",
     "make_report": "segplan.api.reporting",
-    "read_report": "segplan.api.reporting",
-    "CapacityReport": "segplan.api.reporting",
+    "read_report": "segplan.api.report_reading",
+    "CapacityReport": "segplan.api.report_nouns",
     "scan": "segplan.api.scanning",
     "plan_days": "segplan.api.planning",
-    "load_experiment": "segplan.api.planning",
-    "Experiment": "segplan.api.planning",
+    "load_experiment": "segplan.api.experiments",
+    "Experiment": "segplan.api.experiments",
     "Plan": "segplan.results",
     "Fit": "segplan.results",
     "Cell": "segplan.results",

@@ -13,7 +13,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from segplan.api.config import read_text, refuse_bombs, to_patch
-from segplan.api.planning import DEFAULT_RESERVE, Experiment, load_experiment, plan_days
+from segplan.api.experiments import Experiment, load_experiment
+from segplan.api.fitting import DEFAULT_RESERVE
+from segplan.api.planning import plan_days
 from segplan.api.predicting import Progress, silent
 from segplan.errors import ConfigError, RequestError
 from segplan.gpus import Card, find_card

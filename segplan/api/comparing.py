@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from segplan.api.choosing import named_cards
 from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, voxels
 from segplan.api.predicting import Predictor, Progress, silent
-from segplan.errors import CardError, SegplanError
-from segplan.gpus import Card, GpuKind, as_card, catalogue, find_card, parse_gpus, select
+from segplan.errors import SegplanError
+from segplan.gpus import Card
 from segplan.memory.context import context_bytes
 from segplan.networks import next_valid, resolve
-from segplan.results import Basis, Duration, LimitedBy, MemoryEstimate, StepTime
+from segplan.results import Duration, LimitedBy, MemoryEstimate, StepTime
+from segplan.schedule import scale
 from segplan.search import Verdict, default_patches, largest_batch
-from segplan.timing.model import rates_of
+from segplan.timing.model import BLOCKED, PRODUCTS, rates_of
 from segplan.timing.prediction import warnings_of
 from segplan.trace.tape import AFFINE_BATCHES
-from segplan.units import Patch
+from segplan.units import MIB, Patch
 from segplan.workload import Workload
 
 MILLION = 1_000_000
@@ -37,10 +39,11 @@ class CardComparison:
             too little is known of the card.
         max_batch: largest batch of the asked patch; 0 when none fits.
         limited_by: what stops a larger one.
-        best_step: of the largest batch; None when nothing fits.
-        best_batch: the batch with the most patches a second up to the largest.
+        best_batch: of the largest batch and the powers of two up to it (and to 64), the one with
+            the most patches a second; 0 when nothing fits.
+        best_step: of the best batch; None when nothing fits or too little is known of the card.
         largest_patch: of the tried cubes, the largest that trains the asked batch; None if none.
-        million: a million patches at `best_batch`; None when nothing fits.
+        million: a million patches at `best_batch`; None as `best_step`.
         waits: share of the asked step by what it waits for: "arithmetic", "bandwidth",
             "blocks", "launches"; "host" where Python is slower than the card.
         notes: sentences a reader should know.
@@ -97,7 +100,7 @@ def compare(
 
     Args:
         workload: its patch and batch are the equal work.
-        gpus: names, YAML files, or "catalog".
+        gpus: names, YAML files, "catalog", or cards that are here ("0").
         reserve: bytes of each card left free on purpose.
         max_batch: look for no larger batch.
         progress: called as traces finish.
@@ -107,7 +110,7 @@ def compare(
         WorkerError: a trace died.
     """
     resolved = resolve(workload)
-    cards = cards_of(gpus)
+    cards = [card for _, card in named_cards(gpus, "a comparison predicts").values()]
     patches = default_patches(lambda patch: next_valid(resolved, patch))
     with Predictor(resolved, None, progress) as predictor:
         wanted = [(resolved.patch, b) for b in (*AFFINE_BATCHES, 1, resolved.batch)]
@@ -122,28 +125,23 @@ def compare(
             found.append(row)
             parts[card.slug] = seconds
     found.sort(key=_rank)
-    return Comparison(workload=workload, cards=tuple(found), reasons=tuple(_reasons(found, parts)))
+    return Comparison(
+        workload=workload,
+        cards=tuple(found),
+        reasons=tuple(_reasons(found, parts)),
+        warnings=_warnings(cards),
+    )
 
 
-def cards_of(gpus: Sequence[str]) -> list[Card]:
-    """The cards of a list of names, without doubles.
-
-    Raises:
-        CardError: a name is not known, or none was given.
-    """
-    found: dict[str, Card] = {}
-    for request in parse_gpus(",".join(gpus)):
-        if request.kind is GpuKind.CATALOG:
-            found.update({card.slug: card for card in catalogue()})
-        elif request.kind in (GpuKind.LOCAL, GpuKind.ALL):
-            card = as_card(select(request.text if request.kind is GpuKind.LOCAL else "0"))
-            found[card.slug] = card
-        else:
-            card = find_card(request.text)
-            found[card.slug] = card
-    if not found:
-        raise CardError("no card is named: say --gpus rtx-3090,a40, or --gpus catalog.")
-    return list(found.values())
+def _warnings(cards: Sequence[Card]) -> tuple[str, ...]:
+    """That contexts were assumed, where they were."""
+    contexts = {c.slug: context_bytes(c.compute_capability) for c in cards}
+    assumed = [slug for slug, (_bytes, measured) in contexts.items() if not measured]
+    if not assumed:
+        return ()
+    size = contexts[assumed[0]][0] // MIB
+    which = f"of {', '.join(assumed)}" if len(assumed) <= 4 else f"of {len(assumed)} cards"
+    return (f"The CUDA context {which} was not measured: {size} MiB assumed.",)
 
 
 class _Memory:
@@ -213,7 +211,7 @@ def _on_card(
     reserve: int,
     max_batch: int,
 ) -> tuple[CardComparison, Mapping[str, float]]:
-    """A row of the comparison, and the asked step's seconds by what they wait for."""
+    """A row of the comparison, and the asked step's seconds by group of work."""
     predictor, patch, batch = memory.predictor, workload.patch, workload.batch
     context, _measured = context_bytes(card.compute_capability)
     budget = max(card.memory_visible - context - reserve, 1)
@@ -256,11 +254,11 @@ def _on_card(
         best_batch=best,
         best_step=best_step,
         largest_patch=_largest_patch(verdict, patches, batch),
-        million=_million(best_step, best) if best_step is not None else None,
+        million=scale(best_step, MILLION / best) if best_step is not None else None,
         waits=_shares(seconds.by_bound, sum(seconds.host)) if seconds is not None else {},
         notes=tuple(notes),
     )
-    return row, seconds.by_bound if seconds is not None else {}
+    return row, _grouped(seconds.by_kind) if seconds is not None else {}
 
 
 def _largest_patch(
@@ -272,11 +270,6 @@ def _largest_patch(
             if verdict(patch, batch) is Verdict.FITS:
                 return patch
     return None
-
-
-def _million(step: StepTime, batch: int) -> Duration:
-    scale = MILLION / batch
-    return Duration(step.seconds * scale, step.low * scale, step.high * scale, Basis(step.basis))
 
 
 def _shares(bounds: Mapping[str, float], host: float) -> dict[str, float]:
@@ -291,12 +284,21 @@ def _rank(row: CardComparison) -> tuple[bool, float, str]:
     return (row.million is None, row.million.seconds if row.million else 0.0, row.card)
 
 
-_WORDS = {
-    "arithmetic": "matrix products",
-    "bandwidth": "memory traffic",
-    "blocks": "norm layers with few channels",
-    "launches": "kernel starts",
+_GROUPS = {
+    "convolutions and matrix products": (*PRODUCTS, "grouped_conv"),
+    "norm layers": (*BLOCKED, "layer_norm", "layer_norm_backward"),
 }
+_REST = "other memory traffic"
+
+
+def _grouped(by_kind: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of a step by group of work, the same kernels in each on every card."""
+    group_of = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
+    found = dict.fromkeys((*_GROUPS, _REST), 0.0)
+    for kind, seconds in by_kind.items():
+        found[group_of.get(kind, _REST)] += seconds
+    return found
+
 
 MOST_REASONS = 6
 
@@ -317,7 +319,7 @@ def _reasons(rows: Sequence[CardComparison], parts: Mapping[str, Mapping[str, fl
             )
             continue
         clauses = [
-            f"{_WORDS[name]} {b[name] / a[name]:.2f}×"
+            f"{name} {b[name] / a[name]:.2f}×"
             for name in sorted(a, key=lambda n: -max(a[n], b[n]))
             if a[name] > 0
             and max(a[name], b[name]) > _NOTABLE * max(sum(a.values()), sum(b.values()))

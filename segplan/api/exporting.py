@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from segplan.api.fitting import DEFAULT_MAX_BATCH, fit
+from segplan.api.json_files import read_json
 from segplan.api.predicting import Progress, silent
 from segplan.errors import CardError, NetworkError, RequestError
 from segplan.networks import network_of, resolve, workload_arguments
 from segplan.networks.resolving import is_factory
 from segplan.results import Cell, Fit
-from segplan.units import MIB, Patch
+from segplan.units import Patch
 from segplan.workload import Workload
 
 MAX_BUNDLE_BYTES = 2**20
 """A larger file is no bundle's configuration."""
-
 
 SEVERAL_OUTPUTS = ("segresnetds", "segresnetds2")
 """Networks that return several outputs in training, whatever their arguments."""
@@ -230,20 +229,8 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     Raises:
         RequestError: there is no such file, or it holds no JSON object.
     """
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_BUNDLE_BYTES + 1)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if len(raw) > MAX_BUNDLE_BYTES:
-        raise RequestError(
-            f"{path} is larger than {MAX_BUNDLE_BYTES // MIB} MiB: that is no bundle's "
-            "configuration."
-        )
-    try:
-        values = json.loads(raw.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path} is no JSON: --bundle takes configs/train.json.") from error
+    wanted = "--bundle takes configs/train.json"
+    values = read_json(path, MAX_BUNDLE_BYTES, "bundle's configuration", wanted)
     if not isinstance(values, dict):
-        raise RequestError(f"{path} holds no keys: --bundle takes configs/train.json.")
+        raise RequestError(f"{path} holds no keys: {wanted}.")
     return values

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from segplan.api.config import Config, ScheduleSection, load_config
+from segplan.api.choosing import named_cards
+from segplan.api.experiments import Experiment
+from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE
 from segplan.api.predicting import Predictor, Progress, silent
 from segplan.dataset.nouns import LoaderRate
-from segplan.errors import CardError, RequestError, SegplanError
-from segplan.gpus import Card, GpuKind, as_card, catalogue, find_card, parse_gpus, select
+from segplan.errors import RequestError, SegplanError
+from segplan.gpus import Card, catalogue
 from segplan.memory.context import context_bytes
 from segplan.networks import resolve
 from segplan.results import Basis, BatchOption, Duration, MemoryEstimate, Plan, StepTime
 from segplan.schedule import (
     FORWARD_SPREAD,
     CasesPerEpoch,
-    DatasetFacts,
-    FixedIterations,
     Schedule,
     Seconds,
     StepSize,
-    Validation,
     add,
     bound_by,
     calls_per_volume,
@@ -42,11 +40,8 @@ from segplan.schedule import (
     windows_per_volume,
 )
 from segplan.trace.tape import AFFINE_BATCHES
-from segplan.units import MIB, Patch
+from segplan.units import Patch
 from segplan.workload import Workload
-
-DEFAULT_RESERVE = 512 * MIB
-DEFAULT_MAX_BATCH = 64
 
 WORTH = 0.97
 """Another batch is recommended from 3 % sooner on: less is within what any run varies."""
@@ -57,25 +52,6 @@ the batch. The guess is good to a few percent: only within 10 % of the budget is
 
 GROWTH = (2, 4, 8, 16, 32)
 """Larger batches that are tried, in configured ones."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What is trained, how often, and on which data.
-
-    Attributes:
-        name: of the configuration.
-        workload: its patch and batch are those of the step.
-        schedule: None: only memory and step can be told.
-        dataset: None: not known.
-        source: where the set-up was published.
-    """
-
-    name: str
-    workload: Workload
-    schedule: Schedule | None = None
-    dataset: DatasetFacts | None = None
-    source: str | None = None
 
 
 class StepPredictor(Protocol):
@@ -109,156 +85,6 @@ def _tracing(workload: Workload, progress: Progress) -> AbstractContextManager[P
     return Predictor(workload, None, progress)
 
 
-def load_experiment(
-    name_or_path: str | Path, overrides: Mapping[str, Any] | None = None
-) -> Experiment:
-    """The experiment in a preset or a YAML file.
-
-    Args:
-        name_or_path: as for `segplan.api.config.load_config`.
-        overrides: keys of its schedule to replace (`epochs`, `cases`, `folds` ...).
-
-    Raises:
-        ConfigError: the file cannot be read, or holds something it should not.
-        RequestError: its schedule or workload makes no sense.
-    """
-    return experiment_of(load_config(name_or_path), str(name_or_path), overrides)
-
-
-def experiment(
-    name_or_path: str | Path | None,
-    workload: Workload,
-    overrides: Mapping[str, Any] | None = None,
-) -> Experiment:
-    """An experiment whose workload is already put together, with a file's schedule and dataset.
-
-    Args:
-        name_or_path: of the configuration; None: everything is in the other arguments.
-        workload: instead of the file's.
-        overrides: as for `load_experiment`.
-
-    Raises:
-        RequestError: there is no schedule, or it makes no sense (ConfigError: the file's).
-    """
-    config = Config() if name_or_path is None else load_config(name_or_path)
-    name = workload.model if name_or_path is None else str(name_or_path)
-    found = experiment_of(config, name, overrides)
-    if found.schedule is None:
-        where = "" if name_or_path is None else f" in {name_or_path}"
-        raise RequestError(
-            f"there is no schedule{where}: add one (epochs, and cases or iterations), or give "
-            "--epochs with --cases and --num-samples, or with --iterations."
-        )
-    return dataclasses.replace(found, workload=workload)
-
-
-def experiment_of(
-    config: Config, name: str, overrides: Mapping[str, Any] | None = None
-) -> Experiment:
-    """The experiment of a configuration that was read (arguments and errors as above)."""
-    values = config.values()
-    known = [field.name for field in dataclasses.fields(Workload)]
-    facts = None
-    if config.dataset is not None:
-        facts = DatasetFacts(**config.dataset.model_dump())
-    source = config.source
-    return Experiment(
-        name=config.name or Path(name).name.removesuffix(".yaml").removesuffix(".yml"),
-        workload=Workload(**{key: value for key, value in values.items() if key in known}),
-        schedule=schedule_of(config.schedule, facts, overrides),
-        dataset=facts,
-        source="; ".join(source) if isinstance(source, list) else source,
-    )
-
-
-def schedule_of(
-    section: ScheduleSection | None,
-    dataset: DatasetFacts | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> Schedule | None:
-    """The schedule of a configuration's section; None where there is none.
-
-    Training cases that are not given are those of the dataset less those of the validation, or
-    less one fold.
-
-    Raises:
-        RequestError: it lacks something or contradicts itself.
-    """
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    if section is None and not given:
-        return None
-    section = _rescheduled(section or ScheduleSection(), given)
-    if section.epochs is None:
-        raise RequestError("the schedule has no epochs: write epochs under schedule, or --epochs.")
-    folds = section.folds or 1
-    return Schedule(
-        epochs=section.epochs,
-        epoch=_epoch(section, dataset, folds),
-        folds=folds,
-        validation=_validation(section, dataset, folds),
-        checkpoint_every=section.checkpoint_every,
-    )
-
-
-def _rescheduled(section: ScheduleSection, given: Mapping[str, Any]) -> ScheduleSection:
-    """A file's section with the command line's values, and what they change in others."""
-    changes = dict(given)
-    if "iterations" in given:  # an epoch is something else now
-        changes |= {"cases": None, "num_samples": None, "drop_last": None}
-    elif {"cases", "num_samples"} & set(given):
-        changes |= {"iterations": None, "validation_iterations": None}
-    v = section.validation
-    if "epochs" in given and v is not None and v.every is not None:
-        # A validation at the end stays there; one that would never come is moved there.
-        at_end = v.every == section.epochs or v.every > given["epochs"]
-        every = given["epochs"] if at_end else v.every
-        changes["validation"] = v.model_copy(update={"every": every})
-    return section.model_copy(update=changes)
-
-
-def _epoch(
-    section: ScheduleSection, dataset: DatasetFacts | None, folds: int
-) -> FixedIterations | CasesPerEpoch:
-    if section.iterations is not None:
-        for key in ("cases", "num_samples", "drop_last"):
-            if getattr(section, key) is not None:
-                raise RequestError(
-                    f"schedule has iterations and {key}: an epoch is either so many iterations "
-                    "or all cases times num_samples."
-                )
-        return FixedIterations(section.iterations, section.validation_iterations or 0)
-    if section.validation_iterations is not None:
-        raise RequestError("schedule.validation_iterations goes with schedule.iterations.")
-    cases = section.cases
-    if cases is None and dataset is not None and dataset.cases is not None:
-        cases = dataset.cases - _validation_cases(section, dataset, folds)
-    if cases is None or cases < 1:
-        raise RequestError(
-            "the schedule does not say what an epoch is: write cases (and num_samples) or "
-            "iterations under schedule, or cases under dataset."
-        )
-    return CasesPerEpoch(cases, section.num_samples or 1, section.drop_last or False)
-
-
-def _validation_cases(section: ScheduleSection, dataset: DatasetFacts | None, folds: int) -> int:
-    if section.validation is not None and section.validation.cases is not None:
-        return section.validation.cases
-    cases = 0 if dataset is None else dataset.cases or 0
-    return cases // folds if folds > 1 else 0
-
-
-def _validation(
-    section: ScheduleSection, dataset: DatasetFacts | None, folds: int
-) -> Validation | None:
-    if section.validation is None:
-        return None
-    values = {k: v for k, v in section.validation.model_dump().items() if v is not None}
-    values["cases"] = _validation_cases(section, dataset, folds)
-    if not values["cases"]:
-        raise RequestError("schedule.validation needs cases: how many volumes are validated.")
-    return Validation(**values)
-
-
 def plan_days(
     experiments: Sequence[Experiment],
     gpus: Sequence[str],
@@ -277,7 +103,7 @@ def plan_days(
     cache, or pauses.
 
     Args:
-        experiments: as from `load_experiment`.
+        experiments: as from `segplan.api.experiments.load_experiment`.
         gpus: cards by name, "catalog", or cards that are here ("0": predicted too, with the
             memory of this very one).
         gpus_per_job: GPUs that train one experiment together; each gets the workload's batch.
@@ -295,7 +121,7 @@ def plan_days(
         RequestError: a network, a patch, a card or an option cannot be used as asked.
         WorkerError: a trace died.
     """
-    cards = chosen_cards(gpus)
+    cards = [card for _, card in named_cards(gpus, "days are predicted").values()]
     if not experiments:
         raise RequestError("no experiment is named: give --config a preset or a YAML file.")
     for name, value in (("gpus_per_job", gpus_per_job), ("max_batch", max_batch)):
@@ -317,27 +143,6 @@ def plan_days(
             planner = _Planner(question, predictor)
             plans += [planner.plan(card) for card in cards]
     return tuple(plans)
-
-
-def chosen_cards(gpus: Sequence[str]) -> tuple[Card, ...]:
-    """The cards that names mean, each once.
-
-    Raises:
-        CardError: none is named, or there is no such card.
-    """
-    found: dict[str, Card] = {}
-    for request in parse_gpus(",".join(gpus)):
-        if request.kind is GpuKind.ALL:
-            raise CardError("days are predicted: name cards, like rtx-3090,a40, or catalog.")
-        if request.kind is GpuKind.CATALOG:
-            cards: tuple[Card, ...] = catalogue()
-        elif request.kind is GpuKind.LOCAL:
-            cards = (as_card(select(request.text)),)
-        else:
-            cards = (find_card(request.text),)
-        for card in cards:
-            found.setdefault(card.slug, card)
-    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -454,8 +259,7 @@ class _Planner:
         """The plan for one card."""
         q, w = self.question, self.question.workload
         self.predictor.aim(card)
-        context, _measured = context_bytes(card.compute_capability)
-        budget = card.memory_visible - context - q.reserve
+        budget = self._budget(card)
         memory = self.predictor.estimate(self.patch, w.batch)
         plan = Plan(
             name=q.experiment.name,
@@ -482,6 +286,11 @@ class _Planner:
             recommended_batch=None if option is None else option.batch,
             smallest_card=self._smallest_card(card, budget, memory) if limit is None else None,
         )
+
+    def _budget(self, card: Card) -> int:
+        """Bytes that the allocator may use."""
+        context, _measured = context_bytes(card.compute_capability)
+        return card.memory_visible - context - self.question.reserve
 
     def _kernel_limit(self, batch: int) -> str | None:
         """What refuses tensors of this batch, the same on all cards."""
@@ -677,8 +486,7 @@ class _Planner:
     def _search(self, too_small: int, memory: MemoryEstimate) -> str | None:
         least = max(too_small + 1, memory.peak_allocated)
         for card in sorted(catalogue(), key=lambda c: c.memory_visible):
-            context, _measured = context_bytes(card.compute_capability)
-            budget = card.memory_visible - context - self.question.reserve
+            budget = self._budget(card)
             if budget < least:
                 continue
             self.predictor.aim(card)

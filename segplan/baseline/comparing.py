@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from segplan.baseline.published import Published
-from segplan.baseline.results import Comparison, Method, Series, Standing, Verdict
+from segplan.baseline.results import LABELS, Comparison, Method, Series, Standing, Verdict
 from segplan.gpus.card import Card, card_key
 from segplan.gpus.catalog import catalogue
 
@@ -191,7 +191,6 @@ _METHODS = {
     Method.AUTOCAST: "autocast",
     Method.PLAIN: "32-bit tensors",
 }
-LABELS = {"resnet50": "ResNet50", "vit_b_16": "ViT-B/16"}
 
 
 def _what(comparison: Comparison) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 _SEVERE = {
@@ -78,11 +77,6 @@ def findings(health: Health) -> tuple[str, ...]:
         at = "" if limit is None else f" of {limit:.0f} W"
         found.append(f"It draws all that its power limit{at} allows, as most cards do under load.")
     return tuple(found)
-
-
-def grave(throttled: Collection[str] | None) -> tuple[str, ...]:
-    """The reasons among these that should not be there (the power limit may)."""
-    return tuple(r for r in throttled or () if r in _SEVERE)
 
 
 def _pcie(health: Health) -> list[str]:

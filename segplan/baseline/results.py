@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 NETWORKS = ("resnet50", "vit_b_16")
+LABELS = {"resnet50": "ResNet50", "vit_b_16": "ViT-B/16"}
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 DEFAULT_PRECISIONS = ("fp16", "tf32", "fp32")
 """The 2022 tables' fp16 and fp32; their "fp32" had TF32 on, so both are measured."""

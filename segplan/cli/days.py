@@ -179,11 +179,12 @@ def _run(
     as_json: bool,
 ) -> None:
     from segplan.api import planning
+    from segplan.api.experiments import experiment
     from segplan.report import days as report
     from segplan.report.console import ProgressLine, make_console
 
     experiments = [
-        planning.experiment(name, opt.workload_of(merged), schedule)
+        experiment(name, opt.workload_of(merged), schedule)
         for name, merged in zip(configs, values, strict=True)
     ]
     with ProgressLine() as progress:
@@ -192,7 +193,7 @@ def _run(
             names,
             gpus_per_job=gpus_per_job,
             loader=loader,
-            reserve=planning.DEFAULT_RESERVE if reserve is None else reserve,
+            **({} if reserve is None else {"reserve": reserve}),
             progress=progress,
         )
     if as_json:

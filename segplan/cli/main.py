@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"unexpected {what} (run with --debug for the traceback)")
         return 1
     if status == INTERRUPTED:
-        _complain("interrupted; what was finished is kept, and the same command goes on there.")
+        _complain("interrupted; what was measured is kept.")
     return status
 
 

@@ -15,7 +15,7 @@ from segplan.cli import options as opt
 from segplan.errors import RequestError, SegplanError
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport
+    from segplan.api.report_nouns import CapacityReport
 
 _WHAT = "What is reported"
 _OUTPUT = "Output"
@@ -111,7 +111,7 @@ def check_out(name: str) -> Path:
 def _saved(saved: str, names: list[str], gpus: str | None) -> CapacityReport:
     if names or gpus is not None:
         raise RequestError("--from holds workloads and cards already: leave --config, --gpus out.")
-    from segplan.api.reporting import read_report
+    from segplan.api.report_reading import read_report
 
     return read_report(saved)
 
@@ -121,7 +121,7 @@ def _made(names: list[str], gpus: str | None, store: str | None) -> CapacityRepo
         raise RequestError("no workload is named: give --config a preset or a YAML file.")
     if gpus is None:
         raise RequestError("no card is named: give --gpus names, like rtx-3090,a40, or catalog.")
-    from segplan.api.planning import load_experiment
+    from segplan.api.experiments import load_experiment
     from segplan.api.reporting import make_report
     from segplan.report.console import ProgressLine
 

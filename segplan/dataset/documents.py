@@ -31,7 +31,7 @@ def read_json(path: Path) -> Any:
     except (ValueError, RecursionError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"{path} is no JSON: {_first_line(error)}.") from error
+        raise RequestError(f"{path} is no JSON: {first_line(error)}.") from error
 
 
 def read_yaml(path: Path) -> Any:
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"{path} is no YAML: {_first_line(error)}.") from error
+        raise RequestError(f"{path} is no YAML: {first_line(error)}.") from error
 
 
 def _refuse_bombs(text: str, path: Path) -> None:
@@ -81,6 +81,7 @@ def _read(path: Path) -> str:
         raise RequestError(f"{path} is no UTF-8 text.") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's message without its stop, or the error's name."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

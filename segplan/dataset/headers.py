@@ -19,6 +19,7 @@ import nibabel as nib
 import numpy as np
 from nibabel.spm2analyze import Spm2AnalyzeHeader
 
+from segplan.dataset.documents import first_line
 from segplan.dataset.nouns import ProblemKind, Spacing
 from segplan.errors import RequestError
 from segplan.units import Patch
@@ -45,7 +46,6 @@ _NONSENSE = (
 _quiet = logging.getLogger("segplan.dataset.headers")
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
-
 
 _ANALYZE: Any = Spm2AnalyzeHeader
 
@@ -127,9 +127,9 @@ def read_header(path: Path) -> Header:
     except zlib.error as error:
         raise HeaderFault(ProblemKind.UNREADABLE, "It is a broken gzip file.") from error
     except _NONSENSE as error:
-        lines = str(error).strip().splitlines()
-        what = lines[0].rstrip(".") if lines else type(error).__name__
-        raise HeaderFault(ProblemKind.UNREADABLE, f"Its header is broken: {what}.") from error
+        raise HeaderFault(
+            ProblemKind.UNREADABLE, f"Its header is broken: {first_line(error)}."
+        ) from error
 
 
 def _read_header(path: Path) -> Header:
@@ -236,8 +236,7 @@ def _is_pair(path: Path) -> bool:
 
 def _partner(path: Path) -> Path:
     """The file with the voxels of a pair."""
-    suffix = suffix_of(path.name) or ""
-    stem = path.name[: len(path.name) - len(suffix)]
+    stem = stem_of(path.name)
     for ending in (".img", ".img.gz", ".IMG"):
         partner = path.with_name(stem + ending)
         if partner.exists():

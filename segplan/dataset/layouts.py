@@ -163,8 +163,7 @@ def _inside(root: Path, name: Any, number: int) -> tuple[Path | None, Problem | 
 def _channels_of(path: Path) -> list[Path]:
     if path.exists():
         return [path]
-    suffix = suffix_of(path.name) or ""
-    stem = path.name[: len(path.name) - len(suffix)]
+    suffix, stem = suffix_of(path.name) or "", stem_of(path.name)
     found: list[Path] = []
     while (file := path.with_name(f"{stem}_{len(found):04d}{suffix}")).exists():
         found.append(file)

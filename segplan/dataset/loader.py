@@ -34,6 +34,7 @@ from segplan.dataset.pipeline import (
     Visit,
     collate,
     items_of,
+    kernel_bytes,
     make_dataset,
     rss_bytes,
 )
@@ -458,12 +459,7 @@ def _check_room(cases: Sequence[Case], request: LoaderRequest) -> None:
 
 
 def _available_memory() -> int | None:
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
-    return int(line.split()[1]) * 1024 if line else None
+    return kernel_bytes(Path("/proc/meminfo"), "MemAvailable")
 
 
 def _free_space(folder: Path) -> int | None:

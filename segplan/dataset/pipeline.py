@@ -22,6 +22,7 @@ from segplan.units import Patch
 
 KEYS = ("image", "label")
 _BYTES = "prepared_bytes"
+_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -168,12 +169,12 @@ def _fault(error: BaseException) -> tuple[ProblemKind, str]:
 
 def rss_bytes() -> int:
     """Memory this process holds now, or its peak where the system tells only that."""
-    return _status("VmRSS") or _ru_maxrss()
+    return kernel_bytes(_STATUS, "VmRSS") or _ru_maxrss()
 
 
 def peak_bytes() -> int:
     """Most memory this process has held since its peak was reset."""
-    return _status("VmHWM") or _ru_maxrss()
+    return kernel_bytes(_STATUS, "VmHWM") or _ru_maxrss()
 
 
 def _reset_peak() -> int:
@@ -185,9 +186,10 @@ def _reset_peak() -> int:
     return rss_bytes()
 
 
-def _status(name: str) -> int | None:
+def kernel_bytes(file: Path, name: str) -> int | None:
+    """What a file of Linux's /proc says of a name, in bytes (it counts in KiB: proc(5))."""
     try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        text = file.read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     line = next((line for line in text.splitlines() if line.startswith(name + ":")), None)

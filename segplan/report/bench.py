@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from segplan.baseline.results import LABELS
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
 from segplan.results import SCHEMA_VERSION
@@ -14,8 +15,6 @@ from segplan.results import SCHEMA_VERSION
 if TYPE_CHECKING:
     from segplan.api.benching import Bench
     from segplan.baseline.results import Comparison, Series
-
-NETWORKS = {"resnet50": "ResNet50", "vit_b_16": "ViT-B/16"}
 
 _TF32 = (
     "tf32: fp32 tensors with TF32 on, which PyTorch 1.7 to 1.11 and the tables of 2022 call fp32. "
@@ -30,14 +29,14 @@ def document(plain: dict[str, Any]) -> dict[str, Any]:
 
 def series_line(network: str, precision: str) -> str:
     """A series as it begins."""
-    return f"{NETWORKS.get(network, network)} {precision}: warming up"
+    return f"{LABELS.get(network, network)} {precision}: warming up"
 
 
 def iteration_line(
     network: str, precision: str, number: int, images_per_s: float, seconds: float
 ) -> str:
     """One iteration as it ends: "ResNet50 fp16  3: 2403 images/s, 0.80 s"."""
-    name = f"{NETWORKS.get(network, network)} {precision}"
+    name = f"{LABELS.get(network, network)} {precision}"
     return f"{name} {number}: {fmt.rate(images_per_s, 4)} images/s, {_seconds(seconds)}"
 
 
@@ -75,7 +74,7 @@ def _measured(series: Sequence[Series], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for one in series:
         cells = [
-            NETWORKS.get(one.network, one.network),
+            LABELS.get(one.network, one.network),
             one.precision + (" (autocast)" if one.method.value == "autocast" else ""),
             str(one.batch),
             _span(one.images_per_s, one.rates),
@@ -107,7 +106,7 @@ def _published(found: Bench, console: Console) -> None:
         if not any(c.software in difference for difference in about):
             about.insert(0, c.software)
         cells = [
-            f"{NETWORKS.get(c.network, c.network)} {c.precision}",
+            f"{LABELS.get(c.network, c.network)} {c.precision}",
             c.card_name if c.same_card else f"near: {c.card_name}",
             fmt.rate(c.published, 4),
             f"{c.ratio:.2f}",

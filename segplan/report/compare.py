@@ -10,6 +10,7 @@ from rich.console import Console
 from segplan.api.comparing import CardComparison, Comparison
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
+from segplan.report.times import interval, middle
 from segplan.report.workload import title
 from segplan.results import SCHEMA_VERSION, to_plain
 
@@ -73,9 +74,10 @@ _Column = tuple[str, Callable[[CardComparison], str], bool]
 
 def _columns(comparison: Comparison, detail: int) -> Sequence[_Column]:
     w = comparison.workload
+    time = interval if detail < 1 else middle
     columns: list[_Column] = [
         ("card", lambda r: r.card, False),
-        ("step" if detail else "step, equal work", _step if detail < 1 else _short_step, False),
+        ("step" if detail else "step, equal work", lambda r: time(r.step), False),
         ("batch" if detail else f"largest batch at {fmt.patch(w.patch)}", _batch, True),
     ]
     if detail < 2:
@@ -83,19 +85,10 @@ def _columns(comparison: Comparison, detail: int) -> Sequence[_Column]:
         columns.append((header, _patch, True))
     columns.append(("best" if detail else "best batch", _best, True))
     columns.append(("patches/s", lambda r: fmt.rate(r.patches_per_second), True))
-    columns.append(("10^6 patches", _million if detail < 1 else _short_million, False))
+    columns.append(("10^6 patches", lambda r: time(r.million), False))
     if detail < 2:
         columns.append(("waits for", _waits, False))
     return columns
-
-
-def _step(row: CardComparison) -> str:
-    t = row.step
-    return fmt.UNKNOWN if t is None else fmt.seconds_interval(t.seconds, t.low, t.high)
-
-
-def _short_step(row: CardComparison) -> str:
-    return fmt.seconds(None if row.step is None else row.step.seconds)
 
 
 def _batch(row: CardComparison) -> str:
@@ -108,15 +101,6 @@ def _patch(row: CardComparison) -> str:
 
 def _best(row: CardComparison) -> str:
     return str(row.best_batch) if row.best_batch else fmt.UNKNOWN
-
-
-def _million(row: CardComparison) -> str:
-    d = row.million
-    return fmt.UNKNOWN if d is None else fmt.seconds_interval(d.seconds, d.low, d.high)
-
-
-def _short_million(row: CardComparison) -> str:
-    return fmt.seconds(None if row.million is None else row.million.seconds)
 
 
 def _waits(row: CardComparison) -> str:

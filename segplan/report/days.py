@@ -11,11 +11,12 @@ from rich.table import Table
 
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
+from segplan.report.times import interval, middle
 from segplan.report.workload import title
-from segplan.results import SCHEMA_VERSION, BatchOption, Duration, Plan, to_plain
+from segplan.results import SCHEMA_VERSION, BatchOption, Plan, to_plain
 
 if TYPE_CHECKING:
-    from segplan.api.planning import Experiment
+    from segplan.api.experiments import Experiment
     from segplan.schedule import Schedule
 
 LEGEND = (
@@ -158,9 +159,9 @@ def _slug(plan: Plan, width: int) -> str:
 
 
 def _columns(plans: Sequence[Plan], detail: int) -> list[_Column]:
-    columns = [_Column("step", _step if detail < 3 else _short_step)]
+    columns = [_Column("step", lambda p: (interval if detail < 3 else middle)(p.step))]
     if detail < 2:
-        columns.append(_Column("epoch", lambda p: _short(p.epoch), right=True))
+        columns.append(_Column("epoch", lambda p: middle(p.epoch), right=True))
     columns.append(_Column("total", _total))
     columns.append(_Column("kWh", lambda p: fmt.rate(p.energy_kwh), right=True))
     if any(p.bound_by is not None and p.bound_by.value != "gpu" for p in plans) or detail < 4:
@@ -177,30 +178,11 @@ def _columns(plans: Sequence[Plan], detail: int) -> list[_Column]:
     return columns
 
 
-def _step(plan: Plan) -> str:
-    t = plan.step
-    return fmt.UNKNOWN if t is None else fmt.seconds_interval(t.seconds, t.low, t.high)
-
-
-def _short_step(plan: Plan) -> str:
-    return fmt.seconds(None if plan.step is None else plan.step.seconds)
-
-
 def _total(plan: Plan) -> str:
     if not plan.fits:
         need = fmt.memory(None if plan.memory is None else plan.memory.least_memory)
         return f"no: needs {need}"
-    return _interval(plan.total)
-
-
-def _interval(time: Duration | None) -> str:
-    if time is None:
-        return fmt.UNKNOWN
-    return fmt.seconds_interval(time.seconds, time.low, time.high)
-
-
-def _short(time: Duration | None) -> str:
-    return fmt.seconds(None if time is None else time.seconds)
+    return interval(plan.total)
 
 
 def _best(plan: Plan) -> str:
@@ -208,7 +190,7 @@ def _best(plan: Plan) -> str:
     option = _recommended(plan)
     if option is None:
         return fmt.UNKNOWN if plan.recommended_batch is None else str(plan.recommended_batch)
-    return f"{_batch(option)}: {_short(option.total)}"
+    return f"{_batch(option)}: {middle(option.total)}"
 
 
 def _short_best(plan: Plan) -> str:
@@ -236,7 +218,7 @@ def _sentences(experiment: Experiment, plans: Sequence[Plan]) -> list[tuple[str,
     if not fitting:
         found.append((_nothing_fits(plans), "bold yellow"))
     elif len(plans) > 1 and fitting[0].total is not None:
-        text = f"★ {fitting[0].card} finishes first: {_interval(fitting[0].total)}."
+        text = f"★ {fitting[0].card} finishes first: {interval(fitting[0].total)}."
         found.append((text, "bold green"))
     if fitting and fitting[0].loader_patches_per_s is not None:
         found.append((_loader(fitting[0]), None))
@@ -274,7 +256,7 @@ def _nothing_fits(plans: Sequence[Plan]) -> str:
 
 
 def _accumulating(plan: Plan, option: BatchOption) -> str:
-    total = "" if option.total is None else f", in {_interval(option.total)}"
+    total = "" if option.total is None else f", in {interval(option.total)}"
     return (
         f"Batch {option.batch} in {option.accumulation} accumulated passes trains on "
         f"{plan.card}{total} (--batch {option.batch} --grad-accumulation {option.accumulation})."
@@ -293,7 +275,7 @@ def _options(experiment: Experiment, plans: Sequence[Plan]) -> list[str]:
             f"A larger batch makes an epoch longer, not shorter: its iterations stay "
             f"{plan.steps_per_epoch:,}. Batch {option.batch} trains on {_several(fits)} too and "
             f"would see {_times(times)} times the patches: on {plan.card} in "
-            f"{_short(option.total)} instead of {_short(plan.total)}."
+            f"{middle(option.total)} instead of {middle(plan.total)}."
         )
     elif schedule is not None:
         for batch in dict.fromkeys(p.options[0].batch for p in fits):
@@ -302,7 +284,7 @@ def _options(experiment: Experiment, plans: Sequence[Plan]) -> list[str]:
             told = "" if len(same) == 1 else f"{plan.card}: "
             texts.append(
                 f"Batch {batch} finishes sooner on {_several(same)} "
-                f"({told}{_short(option.total)} instead of {_short(plan.total)}): "
+                f"({told}{middle(option.total)} instead of {middle(plan.total)}): "
                 f"{option.steps_per_epoch:,} steps an epoch instead of {plan.steps_per_epoch:,} "
                 f"in the same {schedule.epochs:,} epochs. The weights are updated "
                 f"{_times(plan.steps / option.steps)} times less often: the learning "

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from segplan.report.page.view import page_view
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport
+    from segplan.api.report_nouns import CapacityReport
 
 _SPECIAL = re.compile(r"([\\`*_\[\]!|<>~$&@]|:(?=//))")
 

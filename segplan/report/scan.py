@@ -39,11 +39,9 @@ _KINDS = {
 
 def document(scan: DatasetScan) -> dict[str, Any]:
     """The JSON document of a scan."""
-    labels: dict[str, Any] | None = to_plain(scan.labels)
     return {
         "schema_version": SCHEMA_VERSION,
         **to_plain(scan),
-        "labels": labels,
         "bytes_per_case": scan.bytes_per_case,
         "problem_counts": scan.problem_counts,
     }

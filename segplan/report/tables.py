@@ -14,7 +14,7 @@ from segplan.results import Basis, Duration, MemoryBreakdown, StepTime
 if TYPE_CHECKING:
     import pandas as pd
 
-    from segplan.api.reporting import CapacityReport, Entry, WorkloadReport
+    from segplan.api.report_nouns import CapacityReport, Entry, WorkloadReport
 
 PARTS = tuple(part.name for part in dataclasses.fields(MemoryBreakdown))
 

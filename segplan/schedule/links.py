@@ -43,9 +43,6 @@ Li et al. 2020 (PyTorch Distributed, VLDB 13(12), arXiv:2006.15704) show overlap
 to a third on ResNet50 and BERT; a network with most parameters in its first layers hides less.
 """
 
-BYTES_PER_PARAMETER = 4
-"""Gradients are float32, also under autocast."""
-
 
 @dataclass(frozen=True)
 class Link:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segplan.api import buying
-from segplan.api.planning import Experiment
+from segplan.api.experiments import Experiment
 from segplan.errors import ConfigError, RequestError
 from segplan.gpus import find_card
 from segplan.purchase import Cannot, Hours, Reason

@@ -7,16 +7,11 @@ import dataclasses
 import pytest
 
 from segplan.api.config import parse_config, preset_names
-from segplan.api.planning import (
-    Experiment,
-    chosen_cards,
-    experiment,
-    experiment_of,
-    load_experiment,
-    plan_days,
-)
+from segplan.api.experiments import Experiment, experiment, experiment_of, load_experiment
+from segplan.api.planning import plan_days
 from segplan.dataset.nouns import CacheMode, LoaderRate, Sampled
 from segplan.errors import CardError, ConfigError, RequestError
+from segplan.gpus import catalogue, find_card
 from segplan.memory.context import context_bytes
 from segplan.networks import resolve
 from segplan.results import (
@@ -128,7 +123,7 @@ def test_a_plan_adds_training_and_validation():
 def test_the_network_is_traced_once_for_all_cards():
     maker = Maker()
     plans = plan_days([MONAI, NNUNET], ["catalog"], make_predictor=maker)
-    cards = chosen_cards(["catalog"])
+    cards = catalogue()
     assert [(p.name, p.card) for p in plans] == [
         (name, card.slug) for name in ("monai", "nnunet") for card in cards
     ]
@@ -200,7 +195,7 @@ def test_where_it_does_not_fit_a_smaller_batch_accumulates():
 
 def test_accumulation_keeps_gradients_alive():
     # 9 GiB for batch 2 and a quarter for its gradients: a reserve that leaves 9.1 refuses it.
-    card = chosen_cards(["rtx-2080-ti"])[0]
+    card = find_card("rtx-2080-ti")
     context, _ = context_bytes(card.compute_capability)
     left = card.memory_visible - context
     roomy, tight = left - int(9.3 * GIB), left - int(9.1 * GIB)
@@ -214,8 +209,8 @@ def test_the_smallest_card_that_holds_it():
     assert there.fits
     smaller = [
         c.slug
-        for c in chosen_cards(["catalog"])
-        if c.memory_visible < chosen_cards([plan.smallest_card])[0].memory_visible
+        for c in catalogue()
+        if c.memory_visible < find_card(plan.smallest_card).memory_visible
     ]
     assert not any(p.fits for p in plan_days([MONAI], smaller, make_predictor=Maker()))
 
@@ -309,7 +304,7 @@ def test_validation_of_unknown_shape_leaves_the_total_open():
 
 
 def test_a_tight_fit_says_so():
-    card = chosen_cards(["rtx-3090"])[0]
+    card = find_card("rtx-3090")
     context, _ = context_bytes(card.compute_capability)
     tight = card.memory_visible - context - 17 * GIB
     assert "less than the uncertainty" in one(MONAI, reserve=tight).notes[0]

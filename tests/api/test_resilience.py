@@ -79,7 +79,7 @@ def test_killed_in_between_and_started_again(tmp_path, how):
     _, err = child.communicate(timeout=20)
     if how == signal.SIGINT:
         assert child.returncode == 130
-        assert "what was finished is kept" in err
+        assert "what was measured is kept" in err
         assert "Traceback" not in err
     else:
         assert child.returncode != 0

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from segplan.api import planning
+from segplan.api.experiments import load_experiment
 from segplan.cli import main as cli_main
 from segplan.cli.days import days
 from segplan.errors import CardError
@@ -222,7 +223,7 @@ def test_the_schema_is_strict(run, asked):
 
 def test_a_terminal_that_shows_only_ascii(asked):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    experiments = [planning.load_experiment("btcv-swinunetr")]
+    experiments = [load_experiment("btcv-swinunetr")]
     plans = planning.plan_days(experiments, ["rtx-3090", "h100"], progress=lambda *_: None)
     report.render(experiments, plans, make_console(stream, width=80))
     stream.flush()

@@ -74,7 +74,7 @@ def test_an_interrupt_says_what_is_kept(run, api):
     api.error = KeyboardInterrupt()
     ran = run("fit")
     assert ran.status == 130
-    assert "what was finished is kept" in ran.err
+    assert "what was measured is kept" in ran.err
 
 
 def test_an_unexpected_error_is_one_line(run, api):

@@ -9,9 +9,12 @@ import types
 
 import pytest
 
-from segplan.api import exporting, planning, reporting
-from segplan.api.planning import Experiment
-from segplan.api.reporting import ChangeKind, make_report, read_report
+from segplan.api import exporting, reporting
+from segplan.api.choosing import named_cards
+from segplan.api.experiments import Experiment
+from segplan.api.report_nouns import ChangeKind
+from segplan.api.report_reading import read_report
+from segplan.api.reporting import make_report
 from segplan.errors import CardError, RequestError
 from segplan.results import (
     Basis,
@@ -75,7 +78,7 @@ def fake_planner(experiments, gpus, *, make_predictor, progress):
     for experiment in experiments:
         with make_predictor(experiment.workload, progress) as predictor:
             assert isinstance(predictor, FakePredictor)
-        for card in planning.chosen_cards(gpus):
+        for _, card in named_cards(gpus, "days are predicted").values():
             plans.append(
                 Plan(experiment.name, experiment.workload, card.slug, True, notes=(card.name,))
             )

@@ -9,23 +9,21 @@ import hashlib
 import html.parser
 import io
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
-from segplan.api.reporting import (
-    CapacityReport,
-    Change,
-    ChangeKind,
-    read_report,
-    report_from_plain,
-)
+from segplan.api.exporting import read_bundle
+from segplan.api.report_nouns import CapacityReport, Change, ChangeKind
+from segplan.api.report_reading import read_report, report_from_plain
 from segplan.errors import RequestError
 from segplan.report import markdown, tables
 from segplan.report.page import embedded_json, page, sentences
 from segplan.report.page.charts import charts
+from segplan.report.times import interval
 from segplan.results import Basis, LimitedBy
 from segplan.units import GIB
 from tests.report.page_browser import Browser
@@ -148,7 +146,7 @@ def test_every_chart_has_tables_beside_it(report):
     for part in report.workloads:
         for entry in part.entries:
             if entry.fits and entry.plan.total is not None:
-                assert sentences.days_text(entry.plan.total) in text
+                assert interval(entry.plan.total) in text
 
 
 def test_six_workloads_on_twelve_cards_stay_below_three_megabytes(report):
@@ -401,6 +399,13 @@ def test_a_file_that_is_no_report(tmp_path, raw, words):
         read_report(file)
     with pytest.raises(RequestError, match="cannot be read"):
         read_report(tmp_path / "none.json")
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for read in (read_report, read_bundle):
+        with pytest.raises(RequestError, match="no regular file"):
+            read(tmp_path / "pipe.json")
 
 
 @pytest.fixture(scope="module")

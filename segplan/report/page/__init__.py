@@ -18,7 +18,7 @@ from segplan.report.page.charts import charts
 from segplan.report.page.view import page_view
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport
+    from segplan.api.report_nouns import CapacityReport
 
 _VENDOR = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)

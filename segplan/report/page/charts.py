@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from segplan.report import format as fmt
 from segplan.report.page import sentences
 from segplan.report.tables import PARTS
+from segplan.report.times import interval
 from segplan.results import Basis
 from segplan.units import GIB
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport, WorkloadReport
+    from segplan.api.report_nouns import CapacityReport, WorkloadReport
 
 Spec = dict[str, Any]
 
@@ -76,9 +77,9 @@ def days_chart(report: CapacityReport, part: WorkloadReport) -> Spec:
         if total is not None:
             row |= {
                 "time": total.seconds / unit, "low": total.low / unit, "high": total.high / unit,
-                "text": sentences.days_text(total), "basis": total.basis.value,
+                "text": interval(total), "basis": total.basis.value,
                 "waits": sentences.bound_text(entry.plan.bound_by),
-                "step": sentences.days_text(entry.plan.step),
+                "step": interval(entry.plan.step),
                 "short": fmt.seconds(
                     total.seconds, fmt.digits_of(total.seconds, total.low, total.high)
                 ),
@@ -160,7 +161,7 @@ def frontier_chart(report: CapacityReport, part: WorkloadReport) -> Spec:
                     "batch": cell.max_batch if known else None,
                     "text": batch_text(cell.max_batch, cell.limited_by, cell.status),
                     "memory": fmt.memory(memory.least_memory if memory else None),
-                    "step": sentences.days_text(cell.step),
+                    "step": interval(cell.step),
                     "rate": fmt.rate(cell.patches_per_second),
                     "limit": cell.limited_by.value if cell.limited_by else fmt.UNKNOWN,
                     "basis": cell.basis.value,

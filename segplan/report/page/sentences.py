@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from segplan.report import format as fmt
 from segplan.report.tables import measured_share
-from segplan.results import SCHEMA_VERSION, BoundBy, Duration, LimitedBy, StepTime, to_plain
+from segplan.report.times import interval
+from segplan.results import SCHEMA_VERSION, BoundBy, LimitedBy, to_plain
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport, Change, Entry, WorkloadReport
+    from segplan.api.report_nouns import CapacityReport, Change, Entry, WorkloadReport
     from segplan.results import BatchOption, Plan
     from segplan.units import Patch
 
@@ -30,13 +31,6 @@ _BOUND = {
 def step_text(patch: Patch, batch: int) -> str:
     """ "96³ at batch 4"."""
     return f"{fmt.patch(patch)} at batch {batch}"
-
-
-def days_text(time: StepTime | Duration | None) -> str:
-    """ "3.4 days (2.9–4.1)"; "–" where not known."""
-    if time is None or time.seconds <= 0:
-        return fmt.UNKNOWN
-    return fmt.seconds_interval(time.seconds, time.low, time.high)
 
 
 def bound_text(bound: BoundBy | None) -> str:
@@ -81,12 +75,12 @@ def workload_answer(report: CapacityReport, part: WorkloadReport) -> str:
     if fastest is not None:
         where = f"on the {names[fastest.card]}"
         fast = "It takes" if len(holding) == 1 else "Fastest:"
-        text += f" {fast} {days_text(fastest.plan.total)} {where}."
+        text += f" {fast} {interval(fastest.plan.total)} {where}."
     small = smallest(report, part)
     if small is not None and len(holding) > 1:
         text += f" Smallest card that trains it: {names[small.card]}"
         if small.plan.total is not None and small is not fastest:
-            text += f", {days_text(small.plan.total)}"
+            text += f", {interval(small.plan.total)}"
         text += "."
     return _capital(text)
 
@@ -196,11 +190,11 @@ def option_text(option: BatchOption, plan: Plan) -> str:
     if option.accumulation > 1:
         text += f", accumulated {option.accumulation} times,"
     if not plan.fits:
-        return text + (f" fits: {days_text(option.total)}." if option.total else " fits.")
+        return text + (f" fits: {interval(option.total)}." if option.total else " fits.")
     if option.total is None or plan.total is None:
         return text + " fits as well."
     how = "ends sooner" if option.total.seconds < plan.total.seconds else "takes longer"
-    return f"{text} {how}: {days_text(option.total)}."
+    return f"{text} {how}: {interval(option.total)}."
 
 
 def method(report: CapacityReport) -> list[tuple[str, str]]:
@@ -230,8 +224,9 @@ def method(report: CapacityReport) -> list[tuple[str, str]]:
         ),
         (
             "Intervals",
-            "80 %: of ten true values about eight lie within. They come from held-out measurements "
-            "on other cards and networks.",
+            "80 %: of ten true values about eight lie within. Those of a step's memory and time "
+            "come from measurements on other cards and networks; those of validation and of saving "
+            "checkpoints are assumptions.",
         ),
     ]
 

@@ -8,10 +8,11 @@ from segplan.report import format as fmt
 from segplan.report.page import sentences
 from segplan.report.page.charts import batch_text
 from segplan.report.tables import PARTS
+from segplan.report.times import interval
 from segplan.report.workload import title
 
 if TYPE_CHECKING:
-    from segplan.api.reporting import CapacityReport, Entry, WorkloadReport
+    from segplan.api.report_nouns import CapacityReport, Entry, WorkloadReport
     from segplan.gpus.card import Card
     from segplan.results import Plan
 
@@ -55,7 +56,7 @@ def _verdict(entry: Entry) -> View:
     total = entry.plan.total
     if total is None:
         return {"state": "good", "text": "fits, time not known"}
-    return {"state": "good", "text": sentences.days_text(total)}
+    return {"state": "good", "text": interval(total)}
 
 
 def _workload(report: CapacityReport, index: int, part: WorkloadReport) -> View:
@@ -72,7 +73,7 @@ def _workload(report: CapacityReport, index: int, part: WorkloadReport) -> View:
         "holding": len(sentences.fitting(part)),
         "count": len(part.entries),
         "fastest": names[quick.card] if quick else None,
-        "fastest_time": sentences.days_text(quick.plan.total) if quick else None,
+        "fastest_time": interval(quick.plan.total) if quick else None,
         "smallest": names[small.card] if small else None,
         "patches": [fmt.patch(cell.patch) for cell in part.entries[0].fit.cells],
         "rows": [_row(part, entry, names[entry.card]) for entry in part.entries],
@@ -91,11 +92,11 @@ def _row(part: WorkloadReport, entry: Entry, name: str) -> View:
         "verdict": _verdict(entry),
         "fits": {None: "no answer", True: "yes", False: "no"}[entry.fits],
         "state": {None: "unknown", True: "good", False: "bad"}[entry.fits],
-        "step": sentences.days_text(plan.step),
+        "step": interval(plan.step),
         "steps": fmt.count(plan.steps) if plan.steps else fmt.UNKNOWN,
-        "training": sentences.days_text(plan.training),
-        "validation": sentences.days_text(plan.validation),
-        "total": sentences.days_text(plan.total),
+        "training": interval(plan.training),
+        "validation": interval(plan.validation),
+        "total": interval(plan.total),
         "bound": sentences.bound_text(plan.bound_by),
         "loader": _loader(plan),
         "energy": fmt.UNKNOWN if plan.energy_kwh is None
