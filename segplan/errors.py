@@ -39,5 +39,9 @@ class StoreError(SegplanError):
     """The store of measurements cannot be read or written."""
 
 
+class FileError(StoreError, RequestError):
+    """A file to import or export is not what it should be, or cannot be written (exit 2)."""
+
+
 class WorkerError(SegplanError):
     """A child process ended without an answer (crashed, was killed, or ran out of time)."""

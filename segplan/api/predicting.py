@@ -19,6 +19,7 @@ from segplan.results import MemoryEstimate, StepTime
 from segplan.timing.model import Calibration, NotTimeable, Seconds, shipped_calibration
 from segplan.timing.prediction import predict_forward, predict_step
 from segplan.timing.work import WorkTable, work_table
+from segplan.trace import cache
 from segplan.trace.job import TARGET
 from segplan.trace.tape import Tape, Trace, trace_from_json
 from segplan.units import Patch
@@ -131,9 +132,12 @@ class Predictor:
         return next((self._failed[patch, b] for b in needed if (patch, b) in self._failed), None)
 
     def _run(self, jobs: Sequence[tuple[Patch, int]]) -> None:
+        self._total += len(jobs)
+        jobs = [job for job in jobs if not self._found(*job)]
+        if not jobs:
+            return
         if self._pool is None:
             self._pool = WorkerPool(TARGET, size=min(_cores(), MOST_WORKERS))
-        self._total += len(jobs)
         requests = [
             {"workload": self.workload.replace(patch=patch, batch=batch).to_dict()}
             for patch, batch in jobs
@@ -151,6 +155,19 @@ class Predictor:
                 self._failed[patch, batch] = result
             else:
                 self._tape(patch).traces[batch] = trace_from_json(result["trace"])
+                cache.keep(self.workload.replace(patch=patch, batch=batch), result["trace"])
+
+    def _found(self, patch: Patch, batch: int) -> bool:
+        """Take a trace from an earlier run, if there is one."""
+        kept = cache.load(self.workload.replace(patch=patch, batch=batch))
+        if kept is None:
+            return False
+        try:
+            self._tape(patch).traces[batch] = trace_from_json(kept)
+        except (KeyError, TypeError, ValueError, IndexError):
+            return False
+        self._done += 1
+        return True
 
     def estimate(self, patch: Patch, batch: int) -> MemoryEstimate:
         """Bytes of a step at this patch and batch.

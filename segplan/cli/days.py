@@ -180,6 +180,7 @@ def _run(
 ) -> None:
     from segplan.api import planning
     from segplan.api.experiments import experiment
+    from segplan.api.fitting import DEFAULT_RESERVE
     from segplan.report import days as report
     from segplan.report.console import ProgressLine, make_console
 
@@ -193,7 +194,7 @@ def _run(
             names,
             gpus_per_job=gpus_per_job,
             loader=loader,
-            **({} if reserve is None else {"reserve": reserve}),
+            reserve=DEFAULT_RESERVE if reserve is None else reserve,
             progress=progress,
         )
     if as_json:

@@ -7,6 +7,7 @@ is busy, 1 something failed on the way, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -121,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if text:
                 _complain(text)
             return 2
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _complain("no space is left on the device that the output goes to.")
+            return 1
         first = str(error).strip().splitlines()
         what = f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
         _complain(f"unexpected {what} (run with --debug for the traceback)")

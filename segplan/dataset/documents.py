@@ -78,7 +78,9 @@ def _read(path: Path) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is no UTF-8 text.") from error
+        raise RequestError(
+            f"{path} is no text: name the dataset's folder, or its dataset.json or fingerprint."
+        ) from error
 
 
 def first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from segplan.errors import RequestError, StoreError
+from segplan.errors import FileError, RequestError, StoreError
 from segplan.results import Measurement, Outcome, to_plain
 from segplan.store.serial import measurement_to_dict
 from segplan.workload import Workload
@@ -64,7 +64,7 @@ def write(
 
     Raises:
         RequestError: the format is neither "json" nor "csv".
-        StoreError: the file cannot be written.
+        FileError: the file cannot be written.
     """
     target = Path(path)
     kind = format or target.suffix.lower().removeprefix(".")
@@ -85,7 +85,7 @@ def write(
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise StoreError(
+        raise FileError(
             f"{path} cannot be written ({error.strerror or error}): name another file."
         ) from error
 
@@ -133,7 +133,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
 
     Raises:
         RequestError: there is no such file, it is no regular file, or too large.
-        StoreError: it cannot be read, or is neither of the two.
+        FileError: it cannot be read, or is neither of the two.
     """
     source = Path(path)
     if not source.is_file():
@@ -142,7 +142,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
         with source.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror or error}).") from error
+        raise FileError(f"{path} cannot be read ({error.strerror or error}).") from error
     if len(data) > MAX_FILE_BYTES:
         raise RequestError(
             f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB: it is no file of segplan's."
@@ -159,7 +159,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
         isinstance(value, dict) and "schema_version" in value for _, value in rows
     )
     if not ours:
-        raise StoreError(
+        raise FileError(
             f"{path} holds no measurements: import what `segplan results --export FILE.json` "
             "has written."
         )
@@ -169,9 +169,9 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
 def _document_rows(document: dict[str, Any], path: str | os.PathLike[str]) -> list[Row]:
     version, rows = document.get("schema_version"), document["measurements"]
     if isinstance(version, int) and version > FILE_VERSION:
-        raise StoreError(f"{path} was written by a newer segplan: update segplan.")
+        raise FileError(f"{path} was written by a newer segplan: update segplan.")
     if not isinstance(version, int) or not isinstance(rows, list):
-        raise StoreError(f"{path} holds no list of measurements with a schema_version.")
+        raise FileError(f"{path} holds no list of measurements with a schema_version.")
     return [(f"measurement {number}", row) for number, row in enumerate(rows, 1)]
 
 

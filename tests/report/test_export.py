@@ -80,7 +80,8 @@ def test_the_python_snippet_trains(changes):
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
     shapes = {name: p.shape for name, p in build(w).named_parameters()}
     assert {name: p.shape for name, p in before.items()} == shapes
-    snippet.train(batches(w), network, device="cpu")
+    scaler = torch.amp.GradScaler("cpu", enabled=w.precision == "fp16")
+    snippet.train(batches(w), network, snippet.make_optimizer(network), scaler, device="cpu")
     moved = sum(not torch.equal(before[n], p) for n, p in network.named_parameters())
     assert moved > len(before) // 2
 

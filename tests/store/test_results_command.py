@@ -146,7 +146,7 @@ def test_skipped_rows_are_named(path, run, tmp_path):
         (["--export", "out.xlsx"], 2, "end its name in .json or .csv"),
         (["--import", "nowhere.json"], 2, "there is no file 'nowhere.json'"),
         (["--store", "nowhere.db"], 2, "there is no store"),
-        (["--export", "/nowhere/out.csv"], 1, "cannot be written"),
+        (["--export", "/nowhere/out.csv"], 2, "cannot be written"),
     ],
 )
 def test_errors_are_one_sentence(path, run, tmp_path, monkeypatch, words, status, message):

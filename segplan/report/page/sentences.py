@@ -120,9 +120,9 @@ def _all_of_them(report: CapacityReport) -> str:
     ]
     count = len(report.workloads)
     if not every:
-        return f"No card of these trains all {count} workloads as asked."
+        return f"No card of these trains {_all(count)} workloads as asked."
     if len(every) == len(names) and len(names) > 1:
-        return f"Every card trains all {count} workloads as asked."
+        return f"Every card trains {_all(count)} workloads as asked."
     shown = [names[slug] for slug in every[:MOST_NAMED]]
     if len(every) > MOST_NAMED:
         shown.append(f"{len(every) - MOST_NAMED} more")
@@ -267,3 +267,7 @@ def document(report: CapacityReport) -> dict[str, Any]:
         "summary": summary(report),
         **to_plain(report),
     }
+
+
+def _all(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
