@@ -21,7 +21,7 @@ from segplan.timing.prediction import predict_forward, predict_step
 from segplan.timing.work import WorkTable, work_table
 from segplan.trace import cache
 from segplan.trace.job import TARGET
-from segplan.trace.tape import Tape, Trace, trace_from_json
+from segplan.trace.tape import AFFINE_BATCHES, Tape, Trace, trace_from_json
 from segplan.units import Patch
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
@@ -194,6 +194,14 @@ class Predictor:
         if (patch, batch) not in self._limits:
             self._limits[patch, batch] = kernel_limit(self._trace(patch, batch))
         return self._limits[patch, batch]
+
+    def has_line(self, patch: Patch) -> bool:
+        """Whether the traces that give all larger batches of a patch are there."""
+        return patch in self._tapes and not self._tapes[patch].missing(max(AFFINE_BATCHES) + 1)
+
+    def lines(self) -> list[Patch]:
+        """The patches of which that is so."""
+        return [patch for patch in self._tapes if self.has_line(patch)]
 
     def step_time(self, patch: Patch, batch: int) -> StepTime | None:
         """Seconds of a step on the card aimed at; None where its figures do not allow it.

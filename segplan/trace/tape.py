@@ -148,6 +148,8 @@ class Tape:
         """Batches that must still be traced before `at(batch)` can answer."""
         if batch in self.traces or (batch > 1 and self.affine):
             return ()
+        if batch in AFFINE_BATCHES:
+            return (batch,)
         wanted = [b for b in AFFINE_BATCHES if b not in self.traces]
         return tuple(wanted) if batch > 1 and wanted else (batch,)
 

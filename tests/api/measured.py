@@ -40,6 +40,12 @@ class FakePredictor:
     def __call__(self, workload, card, progress):
         return self
 
+    def peak_allocated(self, patch, batch):
+        return self.estimate(patch, batch).peak_allocated
+
+    def has_line(self, patch):
+        return True
+
     def step_time(self, patch, batch):
         return None
 
