@@ -10,7 +10,7 @@ from rich.console import Console
 from segplan.api.comparing import CardComparison, Comparison
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
-from segplan.report.times import interval, middle
+from segplan.report.times import brief, interval
 from segplan.report.workload import title
 from segplan.results import SCHEMA_VERSION, to_plain
 
@@ -74,7 +74,7 @@ _Column = tuple[str, Callable[[CardComparison], str], bool]
 
 def _columns(comparison: Comparison, detail: int) -> Sequence[_Column]:
     w = comparison.workload
-    time = interval if detail < 1 else middle
+    time = interval if detail < 1 else brief
     columns: list[_Column] = [
         ("card", lambda r: r.card, False),
         ("step" if detail else "step, equal work", lambda r: time(r.step), False),
@@ -85,7 +85,7 @@ def _columns(comparison: Comparison, detail: int) -> Sequence[_Column]:
         columns.append((header, _patch, True))
     columns.append(("best" if detail else "best batch", _best, True))
     columns.append(("patches/s", lambda r: fmt.rate(r.patches_per_second), True))
-    columns.append(("10^6 patches", lambda r: time(r.million), False))
+    columns.append(("1 M patches", lambda r: time(r.million), False))
     if detail < 2:
         columns.append(("waits for", _waits, False))
     return columns

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from segplan.report import format as fmt
+from segplan.report import times
 from segplan.report.console import fitting_text, make_table, say
 from segplan.report.workload import title
 from segplan.results import Cell, Fit, LimitedBy
@@ -136,7 +137,8 @@ def _columns(fit: Fit, detail: int) -> list[_Column]:
     columns.append(_Column("peak", _peak))
     columns.append(_Column("least memory", _least if detail < 5 else _short_least, right=False))
     if any(c.step for c in fit.cells):
-        columns.append(_Column("step", _step if detail < 2 else _short_step, right=False))
+        step = _step if detail < 2 else _brief_step if detail < 6 else _short_step
+        columns.append(_Column("step", step, right=False))
         if detail < 4:
             columns.append(_Column("patches/s", _rate))
     # The heading names the basis: the column may go where all rows agree.
@@ -181,6 +183,10 @@ def _step(cell: Cell) -> str:
 def _step_digits(cell: Cell) -> int:
     t = cell.step
     return 2 if t is None else fmt.digits_of(t.seconds, t.low, t.high)
+
+
+def _brief_step(cell: Cell) -> str:
+    return times.brief(cell.step)
 
 
 def _short_step(cell: Cell) -> str:
