@@ -62,6 +62,12 @@ class FakePredictor:
         least = GIB + int(each * GIB * batch * voxels / PIXELS)
         return MemoryEstimate(least, least, least, least - MIB, least + MIB, 600 * MIB)
 
+    def peak_allocated(self, patch, batch):
+        return self.estimate(patch, batch).peak_allocated
+
+    def has_line(self, patch):
+        return True
+
     def fits(self, patch, batch, limit):
         return self.estimate(patch, batch).least_memory <= limit
 

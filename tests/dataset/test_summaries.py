@@ -132,6 +132,6 @@ def test_large_and_binary_files_are_refused(tmp_path):
     (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
     with (tmp_path / "b.json").open("wb") as file:
         file.truncate(65 * 2**20)
-    for name, words in (("a.json", "UTF-8"), ("b.json", "larger than")):
+    for name, words in (("a.json", "is no text"), ("b.json", "larger than")):
         with pytest.raises(RequestError, match=words):
             scan(tmp_path / name)
