@@ -199,7 +199,7 @@ class _Memory:
 DOUBT = 0.03
 """Share of the budget within which the shared ratio does not decide (its own error is 2 %)."""
 
-EXACT_UP_TO = 8
+EXACT_UP_TO = 16
 """Batches above differ by less than the prediction's interval anyway."""
 
 

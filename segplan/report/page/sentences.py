@@ -67,7 +67,7 @@ def workload_answer(report: CapacityReport, part: WorkloadReport) -> str:
             text += f" The smallest card of the catalogue that holds it: {elsewhere[0]}."
         return _capital(text)
     trains = "this card trains" if count == 1 else (
-        f"all {count} cards train" if len(holding) == count else
+        f"{_all(count)} cards train" if len(holding) == count else
         f"{len(holding)} of {count} cards {'trains' if len(holding) == 1 else 'train'}"
     )  # fmt: skip
     text = f"{trains} {step}{aside}."
