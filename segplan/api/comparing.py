@@ -147,16 +147,18 @@ def _warnings(cards: Sequence[Card]) -> tuple[str, ...]:
 class _Memory:
     """Least memory on every card of a comparison, from few exact predictions.
 
-    The ratio of least memory to peak allocated hardly depends on the batch, and a card's number
-    of multiprocessors moves the peak by less than a thousandth; only whether it has tensor cores
-    decides what its kernels allocate. So cards of one kind share one ratio and its peaks, and the
-    exact prediction is asked for where the answer hangs on less than `DOUBT` of the budget.
+    Whether a card has tensor cores decides what its kernels allocate; its number of
+    multiprocessors hardly does. So cards of one kind share their predictions: a line through three
+    batches of the asked patch, and for other patches the asked step's ratio of least memory to
+    peak allocated. The exact prediction is asked for where the answer hangs on less than `DOUBT`
+    of the budget.
     """
 
     def __init__(self, predictor: Predictor, workload: Workload) -> None:
         self.predictor, self.workload = predictor, workload
         self._estimates: dict[bool, MemoryEstimate] = {}
         self._peaks: dict[tuple[bool, Patch, int], int] = {}
+        self._least: dict[tuple[bool, int], int] = {}
 
     def estimate(self, card: Card) -> MemoryEstimate:
         """Of the asked step; the predictor is aimed at the card (errors as for it)."""
@@ -176,6 +178,10 @@ class _Memory:
 
     def least(self, card: Card, patch: Patch, batch: int) -> float:
         """Bytes, approximately (errors as for the predictor)."""
+        if patch == self.workload.patch and batch > 1:
+            near, far = LINE[:2] if batch <= LINE[1] else LINE[1:]
+            low, high = self._exact(card, near), self._exact(card, far)
+            return low + (batch - near) * (high - low) / (far - near)
         asked = self.estimate(card)
         return self._peak(card, patch, batch) * asked.least_memory / asked.peak_allocated
 
@@ -184,6 +190,12 @@ class _Memory:
         low, high = (self.least(card, patch, b) for b in AFFINE_BATCHES)
         slope = max((high - low) / (AFFINE_BATCHES[1] - AFFINE_BATCHES[0]), 1.0)
         return max(0, int(AFFINE_BATCHES[0] + (budget - low) / slope))
+
+    def _exact(self, card: Card, batch: int) -> int:
+        key = (self._kind(card), batch)
+        if key not in self._least:
+            self._least[key] = self.predictor.estimate(self.workload.patch, batch).least_memory
+        return self._least[key]
 
     def _peak(self, card: Card, patch: Patch, batch: int) -> int:
         key = (self._kind(card), patch, batch)
@@ -196,8 +208,11 @@ class _Memory:
         return (card.compute_capability or needed) >= needed
 
 
-DOUBT = 0.03
-"""Share of the budget within which the shared ratio does not decide (its own error is 2 %)."""
+LINE = (2, 8, 24)
+"""Batches through which the line goes, with a bend: fragmentation grows with the batch."""
+
+DOUBT = 0.04
+"""Share of the budget within which what is shared does not decide."""
 
 EXACT_UP_TO = 16
 """Batches above differ by less than the prediction's interval anyway."""
