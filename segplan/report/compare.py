@@ -9,7 +9,7 @@ from rich.console import Console
 
 from segplan.api.comparing import CardComparison, Comparison
 from segplan.report import format as fmt
-from segplan.report.console import fitting_text, make_table, say
+from segplan.report.console import fits_width, fitting_text, make_table, say
 from segplan.report.times import brief, interval
 from segplan.report.workload import title
 from segplan.results import SCHEMA_VERSION, to_plain
@@ -49,8 +49,7 @@ def render(comparison: Comparison, console: Console) -> None:
         for row in comparison.cards:
             texts = (fitting_text(text(row), console) for _header, text, _right in columns)
             table.add_row(*texts, style=None if row.max_batch else "dim")
-        unbounded = console.options.update(max_width=10_000)
-        if console.measure(table, options=unbounded).maximum <= console.width:
+        if fits_width(table, console):
             break
     console.print()
     console.print(table)

@@ -70,6 +70,12 @@ def make_table(console: Console, *, header: bool = True) -> Table:
     )
 
 
+def fits_width(table: Table, console: Console) -> bool:
+    """Whether the console is wide enough for the table as it is, no cell folded or cut."""
+    unbounded = console.options.update(max_width=10_000)
+    return console.measure(table, options=unbounded).maximum <= console.width
+
+
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Print a paragraph, wrapped at words."""
     console.print(fitting_text(text, console), style=style)

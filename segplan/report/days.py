@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from segplan.report import format as fmt
-from segplan.report.console import fitting_text, make_table, say
+from segplan.report.console import fits_width, fitting_text, make_table, say
 from segplan.report.times import interval, middle
 from segplan.report.workload import title
 from segplan.results import SCHEMA_VERSION, BatchOption, Plan, to_plain
@@ -55,8 +55,7 @@ def _render_one(experiment: Experiment, plans: Sequence[Plan], console: Console)
     ordered = sorted(plans, key=_soonest)
     for detail in range(_DETAILS):
         table = _table(ordered, console, detail)
-        unbounded = console.options.update(max_width=10_000)
-        if console.measure(table, options=unbounded).maximum <= console.width:
+        if fits_width(table, console):
             break
     console.print()
     console.print(table)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from segplan.report import format as fmt
 from segplan.report import times
-from segplan.report.console import fitting_text, make_table, say
+from segplan.report.console import fits_width, fitting_text, make_table, say
 from segplan.report.workload import title
 from segplan.results import Cell, Fit, LimitedBy
 
@@ -33,8 +33,7 @@ def render(fit: Fit, console: Console) -> None:
     _heading(fit, console)
     for detail in range(7):
         table = _table(fit, console, detail)
-        unbounded = console.options.update(max_width=10_000)
-        if console.measure(table, options=unbounded).maximum <= console.width:
+        if fits_width(table, console):
             break
     _print(table, console)
     if fit.recommended is not None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from segplan.api.results_store import StoredMeasurement, StoredResults
 from segplan.report import format as fmt
-from segplan.report.console import fitting_text, make_table, say
+from segplan.report.console import fits_width, fitting_text, make_table, say
 from segplan.results import SCHEMA_VERSION, Environment, Outcome, to_plain
 from segplan.store import ImportReport
 
@@ -107,8 +107,7 @@ def _card(rows: Sequence[StoredMeasurement], console: Console) -> None:
     say(console, _clean(known or "versions not known"), style="dim")
     for left_out in _LEFT_OUT:
         table = _table(rows, console, left_out)
-        unbounded = console.options.update(max_width=10_000)
-        if console.measure(table, options=unbounded).maximum <= console.width:
+        if fits_width(table, console):
             break
     console.print(table)
 
