@@ -9,7 +9,7 @@ from segplan import Workload, fit
 from segplan.api.predicting import Predictor
 from segplan.errors import CardError, NetworkError, RequestError, WorkerError
 from segplan.gpus import catalogue, find_card
-from segplan.results import Basis, LimitedBy
+from segplan.results import Basis, LimitedBy, MemoryEstimate
 from segplan.search import Verdict
 from segplan.trace.tape import Trace, trace_to_json
 from segplan.units import GIB, MIB
@@ -236,3 +236,11 @@ def test_verdicts_say_why(tmp_path):
     predictor = FakePredictor(make_card(tmp_path))
     predictor.kernel_limit = lambda patch, batch: "max pooling"
     assert fitting._oracle(predictor, SMALL, 1, GIB).kind is Verdict.KERNEL.kind
+
+
+def test_the_least_memory_decides_and_not_the_peak(monkeypatch):
+    needs = MemoryEstimate(10, 30, 20, 19, 21)
+    with Predictor(W) as predictor:
+        monkeypatch.setattr(predictor, "estimate", lambda patch, batch: needs)
+        assert predictor.fits(SMALL, 1, 20)
+        assert not predictor.fits(SMALL, 1, 19)
