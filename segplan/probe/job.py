@@ -47,7 +47,8 @@ _device: CudaDevice | None = None
 def preload() -> None:
     """Import what is slow to import; creates no CUDA context."""
     import monai.losses
-    import monai.networks.nets  # noqa: F401
+    import monai.networks.nets
+    import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it)
 
     import segplan.networks
     import segplan.probe.device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
 import threading
 import time
@@ -19,7 +18,7 @@ from segplan.probe.outcomes import spilled
 from segplan.probe.watch import WatchedRequest, facts_of
 from segplan.results import Environment, Measurement, Outcome
 from segplan.units import GIB
-from segplan.worker import Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
+from segplan.worker import Nursery, Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
 from segplan.workload import Workload
 
 TIMEOUT_S = 300.0
@@ -58,21 +57,20 @@ class ProbeWorker(Protocol):
 class Prober:
     """Runs workloads on one card that is here.
 
-    A process is reused while it is provably clean; after a failure the next one, which has
-    already imported torch and MONAI but not touched the card, takes its place.
+    A process is reused while it is provably clean; else the next one takes its place, forked
+    from one that has already imported torch and MONAI but not touched the card.
 
     Args:
         card: the card.
         allocator_limit: bytes the allocator may hold, or None for all there is.
         share: accept that other processes use the card meanwhile.
         timeout_s: seconds a probe may take before it counts as hanging.
-        worker_factory: makes a worker with these environment variables.
+        target, startup: the job's handler and imports, as for `Worker`.
+        environment: variables added to the processes' environment.
         free_bytes: what is free on the card now, or None; asked before each probe.
         processes: who holds the card's memory now; asked when it is taken.
         clock: seconds, for `wall_s` and patience.
         sleep: waits so many seconds.
-        spares: processes that import ahead of need; None: one, or up to three where there are
-            cores enough (importing torch and MONAI takes a core 5 to 15 s).
     """
 
     def __init__(
@@ -82,12 +80,13 @@ class Prober:
         allocator_limit: int | None = None,
         share: bool = False,
         timeout_s: float = TIMEOUT_S,
-        worker_factory: Callable[[Mapping[str, str]], ProbeWorker] | None = None,
+        target: str = TARGET,
+        startup: str = STARTUP,
+        environment: Mapping[str, str] | None = None,
         free_bytes: Callable[[], int | None] | None = None,
         processes: Callable[[], Sequence[GpuProcess]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        spares: int | None = None,
     ) -> None:
         self.card = card
         self.allocator_limit = allocator_limit
@@ -96,13 +95,14 @@ class Prober:
         self.context_bytes: int | None = None
         """Most bytes a process needed outside the allocator so far; None until known."""
         self._share = share
-        self._factory = worker_factory or _real_worker
+        self._target, self._startup = target, startup
+        visible = {"CUDA_VISIBLE_DEVICES": card.uuid or str(card.index or 0)}
+        self._variables = {**(environment or {}), **visible}
+        self._nursery = Nursery(startup, env=environment)
         self._clock = clock
         self._guard = CardGuard(card, free_bytes, processes, clock, sleep)
         self._lock = threading.Lock()
-        self._worker: ProbeWorker | None = None
-        self._spares: list[ProbeWorker] = []
-        self._spare_count = spares or max(1, min(3, (os.cpu_count() or 1) // 4))
+        self._worker: Worker | None = None
         self._used = False
         self._held = 0
         self._environment = Environment(
@@ -114,8 +114,6 @@ class Prober:
         """Let the first process begin to import while the caller does something else."""
         if self._worker is None:
             self._worker = self._new()
-            if self._spare_count > 1:
-                self._stock()
         return self
 
     def probe(
@@ -169,9 +167,7 @@ class Prober:
     def close(self) -> None:
         """End all processes."""
         self._drop()
-        for spare in self._spares:
-            spare.close()
-        self._spares.clear()
+        self._nursery.close()
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +176,7 @@ class Prober:
         self.close()
 
     def _ask(
-        self, worker: ProbeWorker, request: dict[str, Any], timeout_s: float
+        self, worker: Worker, request: dict[str, Any], timeout_s: float
     ) -> dict[str, Any]:
         """The child's reply, or one made up for a child that gave none."""
         try:
@@ -205,31 +201,20 @@ class Prober:
         names = {field.name for field in dataclasses.fields(Environment)}
         told = {k: v for k, v in known.items() if k in names and v is not None}
         self._environment = dataclasses.replace(self._environment, **told)
-        self._stock()  # this one has imported: now the next
 
-    def _take(self, fresh: bool) -> tuple[ProbeWorker, bool]:
+    def _take(self, fresh: bool) -> tuple[Worker, bool]:
         """A worker, and whether it has run nothing before."""
         if self._worker is not None and (not self._worker.alive or (fresh and self._used)):
             self._drop()
         if self._worker is None:
-            self._spares = [spare for spare in self._spares if spare.alive]
-            self._worker = self._spares.pop(0) if self._spares else self._new()
-            if self._spare_count > 1:
-                self._stock()
+            self._worker = self._new()
         is_fresh, self._used = not self._used, True
         return self._worker, is_fresh
 
-    def _new(self) -> ProbeWorker:
-        visible = self.card.uuid or str(self.card.index or 0)
-        worker = self._factory({"CUDA_VISIBLE_DEVICES": visible})
-        worker.start()
-        return worker
-
-    def _stock(self) -> None:
-        """Let as many processes import as are wanted ahead."""
-        self._spares = [spare for spare in self._spares if spare.alive]
-        while len(self._spares) < self._spare_count:
-            self._spares.append(self._new())
+    def _new(self) -> Worker:
+        return Worker(
+            self._target, env=self._variables, startup=self._startup, nursery=self._nursery
+        ).start()
 
     def _drop(self) -> None:
         if self._worker is not None:
@@ -238,7 +223,7 @@ class Prober:
 
     def _check_card(self) -> None:
         if not self._share:
-            own = [w.pid for w in (self._worker, *self._spares) if w is not None]
+            own = [self._worker.pid] if self._worker is not None else []
             self._guard.check(self._held, own)
 
     def _measurement(
@@ -313,7 +298,3 @@ def _no_reply(outcome: Outcome, error: SegplanError) -> dict[str, Any]:
 
 def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
-
-
-def _real_worker(env: Mapping[str, str]) -> ProbeWorker:
-    return Worker(TARGET, env=env, startup=STARTUP)

@@ -33,12 +33,23 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--reply-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args(argv)
-    _die_with(args.parent)
+    serve(args.target, args.request_fd, args.reply_fd, args.parent)
+
+
+def serve(target: str, request_fd: int, reply_fd: int, parent: int) -> None:
+    """Answer requests until the pipe closes or the parent dies.
+
+    Args:
+        target: the handler.
+        request_fd, reply_fd: this side's ends of the protocol's pipes.
+        parent: the process that started this one.
+    """
+    die_with(parent)
     faulthandler.enable()
-    for fd in (args.request_fd, args.reply_fd):
+    for fd in (request_fd, reply_fd):
         os.set_inheritable(fd, False)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(args.request_fd, requests), daemon=True).start()
+    threading.Thread(target=_read, args=(request_fd, requests), daemon=True).start()
     writing = threading.Lock()
 
     def send(message: dict[str, Any]) -> None:
@@ -49,12 +60,12 @@ def main(argv: list[str] | None = None) -> None:
         with writing:
             view = memoryview(frame)
             while view:
-                view = view[os.write(args.reply_fd, view) :]
+                view = view[os.write(reply_fd, view) :]
 
     hello = requests.get()
     sys.path[:] = hello["sys_path"]
     try:
-        handler = load(args.target)
+        handler = load(target)
         if hello.get("startup"):
             load(hello["startup"])()
     except Exception as error:
@@ -81,7 +92,7 @@ def _read(fd: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
             requests.put(message)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask Linux to kill this process when its parent dies, however it dies."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from segplan.errors import WorkerError
 from segplan.worker.failures import WorkerGarbled, WorkerTimedOut, crashed, revive
-from segplan.worker.launch import launch
+from segplan.worker.launch import Child, pipes, spawn
+from segplan.worker.nursery import Nursery, absolute_path
 from segplan.worker.wire import Decoder, NoFrameError, encode
 
 START_TIMEOUT_S = 300.0
@@ -36,15 +34,22 @@ class Worker:
         env: variables added to the child's environment.
         startup: "package.module:function" called once without arguments before the first
             request, such as one that imports what is slow to import.
+        nursery: forks the child, instead of starting a Python process for it.
     """
 
     def __init__(
-        self, target: str, *, env: Mapping[str, str] | None = None, startup: str | None = None
+        self,
+        target: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        startup: str | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         self.target = target
         self._env = dict(env or {})
         self._startup = startup
-        self._process: subprocess.Popen[bytes] | None = None
+        self._nursery = nursery
+        self._process: Child | None = None
         self._fds: dict[str, int] = {}
         self._dead = False
         self._forget()
@@ -81,12 +86,14 @@ class Worker:
             return self
         if os.name != "posix":
             raise WorkerError("Worker processes need Linux, macOS or WSL2.")
+        start = spawn if self._nursery is None else self._nursery.launch
         try:
-            self._process, self._fds = launch(self.target, self._env)
+            with pipes() as (ours, theirs):
+                self._process = start(self.target, self._env, theirs)
         except OSError as error:
             raise WorkerError(f"The system starts no child process: {error}.") from error
-        path = [os.path.abspath(entry or os.curdir) for entry in sys.path]
-        self._outgoing += encode({"sys_path": path, "startup": self._startup})
+        self._fds = ours
+        self._outgoing += encode({"sys_path": absolute_path(), "startup": self._startup})
         self._deadline = time.monotonic() + START_TIMEOUT_S
         self._write()
         return self
@@ -170,17 +177,13 @@ class Worker:
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when `advance` has something to do."""
-        return tuple(fd for name, fd in self._fds.items() if name != "request")
+        own = self._process.filenos() if self._process is not None else ()
+        return (*(fd for name, fd in self._fds.items() if name != "request"), *own)
 
     def kill(self) -> None:
         """End the child and everything it started, at once."""
-        process = self._process
-        if process is not None and not self._dead and process.returncode is None:
-            # Not reaped yet, so the number still is this child's, and its group's.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck inside the driver
-                process.wait(10)
+        if self._process is not None and not self._dead:
+            self._process.kill()
         self._dead, self._busy = True, False
         self._close_fds()
 
@@ -262,19 +265,7 @@ class Worker:
             del self._tail[:-_TAIL_BYTES]
 
     def _ended(self) -> bool:
-        """Whether the child has ended; it is not reaped, so that its group can be killed."""
-        process = self._process
-        if process is None:
-            return False
-        if process.returncode is not None:
-            return True
-        if sys.platform == "darwin":
-            return process.poll() is not None
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, process.pid, flags) is not None
-        except ChildProcessError:
-            return process.poll() is not None
+        return self._process is not None and self._process.ended()
 
     def _bury(self) -> WorkerError:
         """The error for a child that went away, once it is known how."""

@@ -28,7 +28,15 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
+_imported = False
+
+
 def startup():
+    """Once in a process and those forked from it, as an import is."""
+    global _imported
+    if _imported:
+        return
+    _imported = True
     card = json.loads(Path(os.environ["FAKE_CARD"]).read_text())
     time.sleep(card["import_s"])
     with open(card["log"], "a") as log:

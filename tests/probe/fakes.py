@@ -6,7 +6,6 @@ from pathlib import Path
 from segplan.gpus.local import LocalCard
 from segplan.probe import Prober
 from segplan.units import GIB, MIB
-from segplan.worker import Worker
 
 
 class FakeCard:
@@ -40,16 +39,11 @@ class FakeCard:
             total_bytes=self.settings["total"], free_bytes=self.settings["total"], wsl2=spills,
         )  # fmt: skip
 
-    def worker(self, env):
-        return Worker(
-            "tests.probe.fake_job:handle",
-            env={**env, "FAKE_CARD": str(self._file)},
-            startup="tests.probe.fake_job:startup",
-        )
-
     def prober(self, **options):
         options = {
-            "worker_factory": self.worker,
+            "target": "tests.probe.fake_job:handle",
+            "startup": "tests.probe.fake_job:startup",
+            "environment": {"FAKE_CARD": str(self._file)},
             "free_bytes": lambda: self.free,
             "processes": lambda: self.processes,
             "timeout_s": 30.0,

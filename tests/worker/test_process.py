@@ -10,17 +10,22 @@ import time
 
 import pytest
 
-from segplan.worker import Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
+from segplan.worker import Nursery, Worker, WorkerCrashed, WorkerGarbled, WorkerTimedOut
 from segplan.worker.failures import telling_line
 from tests.worker.conftest import gone
 
 HANDLE = "tests.worker.handlers:handle"
 
 
-@pytest.fixture
-def worker():
-    with Worker(HANDLE) as worker:
-        yield worker
+@pytest.fixture(params=["spawned", "forked"])
+def worker(request):
+    if request.param == "spawned":
+        with Worker(HANDLE) as worker:
+            yield worker
+        return
+    with Nursery("tests.worker.handlers:startup") as nursery:
+        with Worker(HANDLE, nursery=nursery) as worker:
+            yield worker
 
 
 @pytest.mark.parametrize(
