@@ -331,14 +331,24 @@ def smallest_card(
 
 
 def trace_ahead(question: Question, predictor: Predictor, budget: int) -> None:
-    """Trace side by side what the cells are about to ask for, and no more.
+    """Trace side by side what the cells are about to ask for, and no more."""
+    trace_known(question, predictor)
+    trace_others(question, predictor, budget)
 
-    Batches 2 and 3 give all larger ones; batch 1 has a trace of its own, needed where the answer
-    is small. Two patches tell about how many the others hold, so that those that hold none or
-    one need not be traced at 2 and 3.
-    """
+
+def trace_known(question: Question, predictor: Predictor) -> tuple[Patch, ...]:
+    """Trace the patches that tell about how many the others hold; returns them."""
     known = _typical(question.patches)[:KNOWN_PATCHES]
     predictor.trace((patch, batch) for patch in known for batch in AFFINE_BATCHES)
+    return tuple(known)
+
+
+def trace_others(question: Question, predictor: Predictor, budget: int) -> None:
+    """Trace what the cells need beyond `trace_known`.
+
+    Batches 2 and 3 give all larger ones; batch 1 has a trace of its own, needed where the answer
+    is small. Patches that hold none or one need not be traced at 2 and 3.
+    """
     wanted: list[tuple[Patch, int]] = []
     for patch in question.patches:
         with contextlib.suppress(NetworkError, WorkerError):

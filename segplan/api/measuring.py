@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import statistics
+import threading
 from contextlib import ExitStack
 
 from segplan.api.fitting import (
@@ -13,10 +14,9 @@ from segplan.api.fitting import (
     budget_of,
     conclude,
     guess_patch,
-    predicted_batch,
-    trace_ahead,
     voxels,
 )
+from segplan.api.guessing import Guesses
 from segplan.api.predicting import Predictor, Progress
 from segplan.api.recording import EnvironmentAhead, Recorder
 from segplan.errors import CardError, NetworkError, WorkerError
@@ -91,6 +91,7 @@ def fit_measured(
     """
     refuse_busy(local, share)
     card = as_card(local)
+    progress = _one_at_a_time(progress)
     budget, context, warnings = _room(question, local, card, emulate)
     with ExitStack() as stack:
         recorder = stack.enter_context(Recorder(store))
@@ -106,8 +107,8 @@ def fit_measured(
         if question.batch is not None:
             cells = [search.largest_patch(question.batch)]
         else:
-            trace_ahead(question, predictor, budget)
-            cells = [search.cell(patch) for patch in question.patches]
+            guesses = stack.enter_context(Guesses(question, predictor, budget))
+            cells = search.cells_of(guesses)
         if emulate is not None:
             warnings.append(f"Steps were timed on the {local.name}, not on the {emulate.name}.")
         slug = emulate.slug if emulate is not None else card.slug
@@ -213,21 +214,29 @@ class _Search:
         measured = self.probe(patch, batch)
         return _VERDICTS.get(measured.outcome, Verdict.UNKNOWN).because(_told(measured))
 
-    def cell(self, patch: Patch) -> Cell:
+    def cells_of(self, guesses: Guesses) -> list[Cell]:
+        """The cell of each patch, measured in the order in which guesses come."""
+        answers: dict[Patch, tuple[BatchAnswer, int]] = {}
+        for patch in guesses.order():
+            before = self.prober.probes
+            answers[patch] = self._batch(patch, guesses.batch(patch)), self.prober.probes - before
+            self.cells += 1
+        guesses.finish()
+        return [self._cell(patch, *answers[patch]) for patch in self.question.patches]
+
+    def _batch(self, patch: Patch, guess: int | None) -> BatchAnswer:
         """The largest batch of a patch: the predicted one and its neighbour come first."""
-        before = self.prober.probes
-        guess: int | None = None
-        with contextlib.suppress(NetworkError, WorkerError):
-            guess = predicted_batch(self.question, self.predictor, patch, self.budget).max_batch
-        answer = largest_batch(
+        return largest_batch(
             lambda batch: self.verdict(patch, batch),
             cap=self.question.max_batch,
             guess=guess,
             give_up=GIVE_UP,
         )
+
+    def _cell(self, patch: Patch, answer: BatchAnswer, probes: int) -> Cell:
         hung = any(self._hung(patch, batch) for batch, _ in answer.calls)
         largest = answer.max_batch
-        return self._finish((patch, max(largest, 1)), largest, answer, hung, before)
+        return self._finish((patch, max(largest, 1)), largest, answer, hung, probes)
 
     def largest_patch(self, batch: int) -> Cell:
         """The largest patch at a batch."""
@@ -238,9 +247,11 @@ class _Search:
             lambda patch: self.verdict(patch, batch), patches, guess=guess, give_up=GIVE_UP
         )
         hung = any(self._hung(patch, batch) for patch, _ in answer.calls)
+        probes = self.prober.probes - before
+        self.cells += 1
         if answer.patch is None:
-            return self._finish((patches[0], batch), 0, answer, hung, before)
-        return self._finish((answer.patch, batch), batch, answer, hung, before)
+            return self._finish((patches[0], batch), 0, answer, hung, probes)
+        return self._finish((answer.patch, batch), batch, answer, hung, probes)
 
     def _hung(self, patch: Patch, batch: int) -> bool:
         return self.found[patch, batch].outcome is Outcome.TIMED_OUT
@@ -251,10 +262,9 @@ class _Search:
         max_batch: int,
         answer: BatchAnswer | PatchAnswer,
         hung: bool,
-        probes_before: int,
+        probes: int,
     ) -> Cell:
         """The cell of an answer; `at` is the largest that trains, or the smallest there is."""
-        self.cells += 1
         measured = self.found.get(at) if max_batch else None
         status = "ok" if answer.complete else ("timed_out" if hung else "failed")
         note = answer.violations[0] if answer.violations else None
@@ -271,7 +281,7 @@ class _Search:
             step=_step_time(measured),
             basis=self.basis,
             status=status,
-            probes=self.prober.probes - probes_before,
+            probes=probes,
             retries=measured.allocator_retries if measured is not None else None,
             note=note,
         )
@@ -339,6 +349,17 @@ class _Search:
             f"Soak: {len(measured.step_seconds)} steps, time {drift:+.1f} % from the first half "
             f"to the second{grown}. A probe cannot see leaks of your own training script."
         )
+
+
+def _one_at_a_time(progress: Progress) -> Progress:
+    """A progress that several threads may call."""
+    lock = threading.Lock()
+
+    def guarded(done: int, total: int, text: str) -> None:
+        with lock:
+            progress(done, total, text)
+
+    return guarded
 
 
 def _told(measured: Measurement) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
-from segplan.errors import SegplanError
+from segplan.errors import SegplanError, WorkerError
 from segplan.gpus import Card
 from segplan.memory.alloc_conf import settings_from_environment
 from segplan.memory.allocator import Settings
@@ -87,6 +87,7 @@ class Predictor:
         self._traces: dict[tuple[Patch, int], Trace] = {}
         self._work: dict[tuple[Patch, int], WorkTable] = {}
         self._pool: WorkerPool | None = None
+        self._stopped = False
         self._done = self._total = 0
 
     def __enter__(self) -> Predictor:
@@ -101,6 +102,12 @@ class Predictor:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+    def stop(self) -> None:
+        """Have traces that run in another thread end soon; nothing more can be traced."""
+        self._stopped = True
+        if self._pool is not None:
+            self._pool.stop()
 
     def aim(self, card: Card | None) -> None:
         """Predict for another card from now on; traces are kept."""
@@ -136,6 +143,8 @@ class Predictor:
         jobs = [job for job in jobs if not self._found(*job)]
         if not jobs:
             return
+        if self._stopped:
+            raise WorkerError("The work was stopped.")
         if self._pool is None:
             self._pool = WorkerPool(TARGET, size=min(_cores(), MOST_WORKERS))
         requests = [

@@ -38,6 +38,9 @@ STARTUP = "segplan.probe.job:preload"
 MOST_WARMUP = 10
 MOST_STABLE_WARMUP = 200
 """Warm-up steps at most where the request wants them stable; its time ends most earlier."""
+LENGTHY_S = 0.5
+"""A step this long keeps the card busy: nothing but its first run, which loads kernels and makes
+the optimizer's state, is slower than the others."""
 FULL_STEPS = 3
 """Steps until the optimizer's state exists and the pool has fragmented: what "fits" means."""
 
@@ -46,13 +49,13 @@ _device: CudaDevice | None = None
 
 def preload() -> None:
     """Import what is slow to import; creates no CUDA context."""
-    import monai.losses
-    import monai.networks.nets
     import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it)
 
-    import segplan.networks
     import segplan.probe.device
     import segplan.step.train  # noqa: F401
+    from segplan.networks.lean import import_monai
+
+    import_monai()
 
 
 def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -161,14 +164,15 @@ def _steps(
                 device.synchronize()
             samples.append(device.seconds(start, end))
             progress({"step": len(samples)})
-            if len(samples) < at_least:
+            lengthy = samples[-1] >= LENGTHY_S and not stable_of
+            if len(samples) < (min(at_least, 2) if lengthy and timed else at_least):
                 continue
             late = time.monotonic() - began > request["budget_s"]
             calm = stable(samples, stable_of) if stable_of else settled(samples)
-            if timed == 0 or calm or late or len(samples) >= most:
+            if timed == 0 or calm or late or lengthy or len(samples) >= most:
                 break
         left = request["budget_s"] - (time.monotonic() - began)
-        needed = max(1, FULL_STEPS - len(samples))
+        needed = max(2 if lengthy else 1, FULL_STEPS - len(samples))
         if timed:
             timed = max(needed, min(timed, int(left / max(samples[-1], 1e-6))))
         if watch is not None:

@@ -175,9 +175,7 @@ class Prober:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def _ask(
-        self, worker: Worker, request: dict[str, Any], timeout_s: float
-    ) -> dict[str, Any]:
+    def _ask(self, worker: Worker, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """The child's reply, or one made up for a child that gave none."""
         try:
             return worker.call(request, timeout_s, self._news)

@@ -32,10 +32,12 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
 
     from segplan.errors import NetworkError, SegplanError
     from segplan.networks import build
+    from segplan.networks.lean import import_monai
     from segplan.step.validate import Validation
     from segplan.trace.tape import trace_to_json
     from segplan.trace.tracer import trace_step, trace_validation
 
+    import_monai()
     workload = Workload.from_dict(request["workload"])
     asked = request.get("validation")
     validation = None if asked is None else Validation.from_dict(asked)

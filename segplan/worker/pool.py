@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import selectors
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from segplan.errors import SegplanError
+from segplan.errors import SegplanError, WorkerError
 from segplan.worker.process import Worker
 
 _LOOK_S = 0.1
@@ -17,6 +18,7 @@ class WorkerPool:
     """A few workers with the same target; started when first needed, kept between calls.
 
     Everything happens in the calling thread: no result is handled while the caller is away.
+    Only `stop` may be called from another one.
 
     Args:
         target: as for `Worker`.
@@ -38,6 +40,7 @@ class WorkerPool:
             raise ValueError("a pool needs at least one worker")
         self._target, self._env, self._startup = target, env, startup
         self._workers: list[Worker] = []
+        self._stopped = threading.Event()
 
     def start(self) -> Self:
         """Start all workers now, so that they import while the caller does something else."""
@@ -60,12 +63,17 @@ class WorkerPool:
         Yields:
             (position, result), or (position, error) where the handler raised one of segplan's
             errors or the worker failed.
+
+        Raises:
+            WorkerError: the pool was stopped.
         """
         waiting = enumerate(requests)
         busy: dict[Worker, int] = {}
         more = True
         try:
             while True:
+                if self._stopped.is_set():
+                    raise WorkerError("The work was stopped.")
                 while more and len(busy) < self.size:
                     following = next(waiting, None)
                     if following is None:
@@ -85,6 +93,10 @@ class WorkerPool:
         finally:
             for worker in busy:
                 worker.kill()
+
+    def stop(self) -> None:
+        """Have `map_unordered`, in whichever thread it runs, end soon; no more work is taken."""
+        self._stopped.set()
 
     def close(self) -> None:
         """End all workers."""

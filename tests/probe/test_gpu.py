@@ -54,12 +54,12 @@ def test_a_small_network_is_measured_and_its_process_reused(card):
 
 
 def test_a_tiny_limit_is_out_of_memory_and_the_next_process_answers(card):
-    w = resolved(W.replace(patch=(96, 96, 96)))
-    with Prober(card, allocator_limit=128 * MIB, share=True) as prober:
+    w = resolved(W.replace(patch=(128, 128, 128), batch=4))
+    with Prober(card, allocator_limit=512 * MIB, share=True) as prober:
         failed = prober.probe(w)
         assert failed.outcome is Outcome.OUT_OF_MEMORY, failed.message
-        assert failed.peak_reserved <= 128 * MIB
-        after = prober.probe(resolved(W.replace(patch=(16, 16, 16))))
+        assert failed.peak_reserved <= 512 * MIB
+        after = prober.probe(resolved(W))
     assert after.outcome is Outcome.FITS, after.message
     assert after.fresh
 

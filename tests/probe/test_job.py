@@ -84,10 +84,10 @@ def ask(device, workload=W, **changes):
 
 
 def test_warm_up_ends_when_two_steps_agree(build):
-    device = ScriptedDevice([9.0, 3.0, 1.5, 1.02, 1.0, *(0.1, 0.2, 0.3, 0.4, 0.5)])
+    device = ScriptedDevice([0.45, 0.3, 0.15, 0.102, 0.1, *(0.1, 0.2, 0.3, 0.4, 0.5)])
     reply = ask(device, allocator_limit=123)
     assert reply["outcome"] == "fits"
-    assert reply["warmup_seconds"] == [9.0, 3.0, 1.5, 1.02, 1.0]
+    assert reply["warmup_seconds"] == [0.45, 0.3, 0.15, 0.102, 0.1]
     assert reply["step_seconds"] == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert build["steps"] == 10
     assert device.limit == 123
@@ -100,12 +100,15 @@ def test_warm_up_ends_when_two_steps_agree(build):
 @pytest.mark.parametrize(
     ("seconds", "asked", "warmup", "timed"),
     [
-        ([2.0**-i for i in range(30)], {}, 10, 5),  # never settles
-        ([1.0] * 30, {}, 3, 5),
-        ([1.0] * 30, {"steps": 0}, 3, 0),  # only: does it train
-        ([1.0] * 30, {"steps": 2, "warmup": 1}, 2, 2),  # two that agree
-        ([2.0**-i for i in range(30)], {"steps": 5, "warmup": 1, "budget_s": 0}, 1, 2),
-        ([2.0**-i for i in range(30)], {"steps": 5, "warmup": 3, "budget_s": 0}, 3, 1),
+        ([0.4**i for i in range(1, 30)], {}, 10, 5),  # never settles
+        ([0.1] * 30, {}, 3, 5),
+        ([0.1] * 30, {"steps": 0}, 3, 0),  # only: does it train
+        ([0.1] * 30, {"steps": 2, "warmup": 1}, 2, 2),  # two that agree
+        ([0.4**i for i in range(1, 30)], {"steps": 5, "warmup": 1, "budget_s": 0}, 1, 2),
+        ([0.4**i for i in range(1, 30)], {"steps": 5, "warmup": 3, "budget_s": 0}, 3, 1),
+        ([3.0] + [1.0] * 30, {}, 2, 5),  # lengthy: steady after the first
+        ([3.0] + [1.0] * 30, {"budget_s": 0}, 2, 2),
+        ([3.0] + [1.0] * 30, {"steps": 0}, 3, 0),
     ],
 )
 def test_numbers_of_steps(build, seconds, asked, warmup, timed):

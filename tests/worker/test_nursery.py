@@ -30,9 +30,7 @@ def test_each_child_is_another_process_with_its_own_environment():
         told = []
         for value in ("GPU-1", "GPU-2"):
             env = {"CUDA_VISIBLE_DEVICES": value}
-            with Worker(
-                "tests.worker.slow_start:environment", env=env, nursery=nursery
-            ) as worker:
+            with Worker("tests.worker.slow_start:environment", env=env, nursery=nursery) as worker:
                 answer = worker.call({"name": "CUDA_VISIBLE_DEVICES"}, 20)
                 told.append((answer["value"], worker.pid))
         assert [value for value, _ in told] == ["GPU-1", "GPU-2"]
