@@ -11,6 +11,7 @@ from segplan.errors import CardError, NetworkError, RequestError, SegplanError, 
 from segplan.gpus import (
     Card,
     GpuKind,
+    GpuRequest,
     LocalCard,
     catalogue,
     find_card,
@@ -149,37 +150,58 @@ def fit_many(
     max_batch: int = DEFAULT_MAX_BATCH,
     store: str | None = None,
     share: bool = False,
+    side_by_side: bool = False,
     progress: Progress = silent,
 ) -> tuple[Fit, ...]:
     """`fit` for several cards; "all" is every card here, "catalog" every card known.
 
-    Named cards share their traces. Arguments and errors as for `fit`.
+    Named cards share their traces. Cards that are here are measured one after the other, or at
+    the same time with `side_by_side`. Other arguments and errors as for `fit`.
     """
     question = ask(workload, patches, batch, allocator_limit, reserve, max_batch)
+    cards = [card for request in parse_gpus(",".join(gpus)) for card in _cards_of(request)]
+    here = [card for card in cards if isinstance(card, LocalCard)]
+    measured: dict[str, Fit] = {}
+    if here:
+        from segplan.api.measuring import fit_measured, refuse_busy
+        from segplan.api.side_by_side import fit_side_by_side
+
+        for local in here:  # before hours are spent on the first
+            refuse_busy(local, share)
+        if side_by_side and len(here) > 1:
+            found = fit_side_by_side(question, here, store=store, share=share, progress=progress)
+            measured = {local.uuid: fit for local, fit in zip(here, found, strict=True)}
+    elif side_by_side:
+        raise RequestError("side by side are cards that are here: name them, or all, with --gpu.")
     fits: list[Fit] = []
     with Predictor(question.workload, None, progress) as predictor:
-        for request in parse_gpus(",".join(gpus)):
-            if request.kind in (GpuKind.LOCAL, GpuKind.ALL):
-                from segplan.api.measuring import fit_measured, refuse_busy
-
-                here: Sequence[LocalCard] = (
-                    usable_cards() if request.kind is GpuKind.ALL else (select(request.text),)
-                )
-                for local in here:  # before hours are spent on the first
-                    refuse_busy(local, share)
-                fits.extend(
-                    fit_measured(
-                        question, local, emulate=None, store=store, share=share, soak=0,
-                        progress=progress, predictor=predictor,
-                    )
-                    for local in here
-                )  # fmt: skip
-                continue
-            named = catalogue() if request.kind is GpuKind.CATALOG else (find_card(request.text),)
-            for card in named:
+        for card in cards:
+            if isinstance(card, Card):
                 predictor.aim(card)
                 fits.append(fit_predicted(question, card, predictor))
+            elif card.uuid in measured:
+                fits.append(measured[card.uuid])
+            else:
+                fits.append(
+                    fit_measured(
+                        question, card, emulate=None, store=store, share=share, soak=0,
+                        progress=progress, predictor=predictor,
+                    )
+                )  # fmt: skip
     return tuple(fits)
+
+
+def _cards_of(request: GpuRequest) -> Sequence[LocalCard | Card]:
+    """What a request names.
+
+    Raises:
+        CardError: nothing.
+    """
+    if request.kind is GpuKind.ALL:
+        return usable_cards()
+    if request.kind is GpuKind.CATALOG:
+        return catalogue()
+    return (select(request.text) if request.kind is GpuKind.LOCAL else find_card(request.text),)
 
 
 def usable_cards() -> tuple[LocalCard, ...]:

@@ -65,6 +65,14 @@ def fit(
         bool | None,
         typer.Option("--share", help="Measure on a card that others use.", rich_help_panel=_CARD),
     ] = None,
+    side_by_side: Annotated[
+        bool | None,
+        typer.Option(
+            "--side-by-side",
+            help="Measure the cards of --gpu all (or --gpus 0,1) at the same time, not in turn.",
+            rich_help_panel=_CARD,
+        ),
+    ] = None,
     patch: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,7 +156,7 @@ def fit(
     )
     # A batch in a file is that of the step; only the command line asks for the largest patch.
     question = {"batch": opt.at_least("--batch", batch, 1), "patches": _patches(values)}
-    _run(values, question, as_json)
+    _run(values, question, bool(side_by_side), as_json)
 
 
 def _patches(values: dict[str, Any]) -> list[Any] | None:
@@ -157,11 +165,15 @@ def _patches(values: dict[str, Any]) -> list[Any] | None:
     return [values["patch"]] if "patch" in values else None
 
 
-def _run(values: dict[str, Any], question: dict[str, Any], as_json: bool) -> None:
+def _run(
+    values: dict[str, Any], question: dict[str, Any], side_by_side: bool, as_json: bool
+) -> None:
     workload = opt.workload_of(values)
     if question["batch"] is not None:
         workload = workload.replace(batch=question["batch"])
     names = _cards(values)
+    if side_by_side and names is None:
+        raise RequestError("--side-by-side needs several cards: --gpu all, or --gpus 0,1.")
     settings: dict[str, Any] = {
         **question,
         "allocator_limit": values.get("allocator_limit"),
@@ -178,7 +190,9 @@ def _run(values: dict[str, Any], question: dict[str, Any], as_json: bool) -> Non
         from segplan.api.fitting import fit_many
 
         with ProgressLine() as progress:
-            fits = fit_many(workload, gpus=names, progress=progress, **settings)
+            fits = fit_many(
+                workload, gpus=names, side_by_side=side_by_side, progress=progress, **settings
+            )
         if as_json:
             report_json.write(report_json.fits_document(fits), sys.stdout)
             return

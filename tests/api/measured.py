@@ -6,12 +6,15 @@ folder holds the fake card's settings.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from segplan.api import side_by_side
 from segplan.cli.main import main
 from segplan.memory.prediction import Target
 from segplan.results import MemoryEstimate
@@ -85,6 +88,16 @@ def install(patch: pytest.MonkeyPatch, card: FakeCard, predictor: FakePredictor,
         "segplan.api.measuring.Prober",
         lambda local, **options: card.prober(**{**options, **prober}),
     )
+
+
+def handle_one(request, progress):
+    """`side_by_side.handle` with the fake card of the folder that FAKE_CARDS and a UUID name."""
+    folder = Path(os.environ["FAKE_CARDS"]) / request["gpu"]
+    card = make_card(folder, **json.loads((folder / "settings.json").read_text()))
+    card.local = dataclasses.replace(card.local, uuid=request["gpu"])
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch, card, FakePredictor(card))
+        return side_by_side.handle(request, progress)
 
 
 def cells_of(fit):

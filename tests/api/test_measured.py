@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 import segplan.api.fitting as fitting
-from segplan.errors import CardError, WorkerError
+from segplan.errors import CardError, NetworkError, RequestError, WorkerError
 from segplan.gpus.local import GpuProcess, MigSlice
 from segplan.results import Basis, LimitedBy, Outcome
+from segplan.store import Store
 from segplan.units import GIB, MIB
 from tests.api.measured import SMALL, FakePredictor, W, asked, cells_of, install, make_card
+from tests.worker.conftest import gone
 
 LIMIT = GIB  # 19 samples of SMALL
 BIG = (64, 64, 64)  # 256 MiB a sample: 2
@@ -318,6 +321,61 @@ def test_all_cards_are_measured_in_turn(card, monkeypatch, tmp_path):
     fits = fitting.fit_many(W, ["all", "rtx-3090"], [SMALL], allocator_limit=LIMIT, store=store)
     assert [f.measured_on for f in fits] == ["Fake Card", "Fake Card", None]
     assert [f.cells[0].max_batch for f in fits] == [19, 19, 19]
+
+
+@pytest.fixture
+def two_cards(tmp_path, monkeypatch):
+    """Lets a test start two fake cards with settings each; returns them."""
+
+    def make(*settings):
+        cards = []
+        for i, own in enumerate(settings):
+            folder = tmp_path / f"GPU-{i}"
+            folder.mkdir()
+            (folder / "settings.json").write_text(json.dumps(own))
+            card = make_card(folder, **own)
+            card.local = dataclasses.replace(card.local, index=i, uuid=f"GPU-{i}")
+            cards.append(card)
+        monkeypatch.setenv("FAKE_CARDS", str(tmp_path))
+        monkeypatch.setattr("segplan.api.side_by_side.TARGET", "tests.api.measured:handle_one")
+        monkeypatch.setattr(
+            "segplan.api.fitting.local_cards", lambda: tuple(c.local for c in cards)
+        )
+        return cards
+
+    return make
+
+
+def test_all_cards_at_the_same_time(two_cards, tmp_path):
+    cards = two_cards({}, {"fixed": 592 * MIB})
+    told = []
+    fits = fitting.fit_many(
+        W, ["all"], [SMALL], allocator_limit=LIMIT, store=str(tmp_path / "s.db"),
+        side_by_side=True, progress=lambda *news: told.append(news),
+    )  # fmt: skip
+    assert [f.cells[0].max_batch for f in fits] == [19, 13]
+    assert [f.cells[0].step.basis for f in fits] == [Basis.MEASURED] * 2
+    assert fits[0].cells[0].memory.basis is Basis.MEASURED
+    assert [len(card.log()) for card in cards] == [2, 2]
+    assert all(any(f"GPU {i}: 32x32x32" in text for _, _, text in told) for i in (0, 1))
+    assert all(done <= total for done, total, _ in told)
+    with Store.open(str(tmp_path / "s.db")) as store:
+        assert len(store) == 4
+
+
+def test_a_failing_card_ends_the_others_and_what_was_measured_is_kept(two_cards, tmp_path):
+    cards = two_cards({"behaviours": {"20": "hang"}}, {"behaviours": {"19": "network_error"}})
+    with pytest.raises(NetworkError, match="refuses this patch"):
+        fitting.fit_many(
+            W, ["all"], [SMALL], allocator_limit=LIMIT, store=str(tmp_path / "s.db"),
+            side_by_side=True,
+        )  # fmt: skip
+    assert all(gone(entry["pid"]) for card in cards for entry in card.log())
+
+
+def test_named_cards_are_not_measured_side_by_side(card, monkeypatch):
+    with pytest.raises(RequestError, match="--gpu"):
+        fitting.fit_many(W, ["rtx-3090"], [SMALL], side_by_side=True)
 
 
 def test_all_cards_are_checked_before_the_first_is_measured(card, monkeypatch, tmp_path):

@@ -75,6 +75,12 @@ def test_several_cards(run, api):
 def test_all_cards_here(run, api):
     run("fit", "--gpu", "all")
     assert api.calls[0]["gpus"] == ["all"]
+    assert api.calls[0]["side_by_side"] is False
+    run("fit", "--gpu", "all", "--side-by-side")
+    assert api.calls[1]["side_by_side"] is True
+    ran = run("fit", "--gpu", "0", "--side-by-side")
+    assert ran.code == 2
+    assert "--gpu all" in ran.err
 
 
 def test_a_preset_and_the_command_line_above_it(run, api):
