@@ -79,7 +79,7 @@ def test_all_cards_here(run, api):
     run("fit", "--gpu", "all", "--side-by-side")
     assert api.calls[1]["side_by_side"] is True
     ran = run("fit", "--gpu", "0", "--side-by-side")
-    assert ran.code == 2
+    assert ran.status == 2
     assert "--gpu all" in ran.err
 
 

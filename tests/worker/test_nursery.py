@@ -38,14 +38,17 @@ def test_each_child_is_another_process_with_its_own_environment():
 
 
 def test_children_side_by_side_do_not_hold_each_other_open():
-    with Nursery(SLOW) as nursery:
-        with Worker(HANDLE, nursery=nursery) as one, Worker(HANDLE, nursery=nursery) as two:
-            pids = [worker.call({"do": "echo", "value": 1}, 20)["pid"] for worker in (one, two)]
-            one.kill()
-            assert gone(pids[0])
-            assert two.call({"do": "empty"}, 20) == {}
-            with pytest.raises(WorkerCrashed, match="code 7"):
-                two.call({"do": "hard_exit"}, 20)
+    with (
+        Nursery(SLOW) as nursery,
+        Worker(HANDLE, nursery=nursery) as one,
+        Worker(HANDLE, nursery=nursery) as two,
+    ):
+        pids = [worker.call({"do": "echo", "value": 1}, 20)["pid"] for worker in (one, two)]
+        one.kill()
+        assert gone(pids[0])
+        assert two.call({"do": "empty"}, 20) == {}
+        with pytest.raises(WorkerCrashed, match="code 7"):
+            two.call({"do": "hard_exit"}, 20)
 
 
 def test_no_child_outlives_its_nursery():
@@ -62,10 +65,12 @@ def test_no_child_outlives_its_nursery():
 
 
 def test_a_failed_import_is_the_childs_to_tell():
-    with Nursery("tests.worker.broken:startup") as nursery:
-        with Worker(HANDLE, startup="tests.worker.broken:startup", nursery=nursery) as worker:
-            with pytest.raises(WorkerFailed, match="libcudart"):
-                worker.call({"do": "empty"}, 20)
+    with (
+        Nursery("tests.worker.broken:startup") as nursery,
+        Worker(HANDLE, startup="tests.worker.broken:startup", nursery=nursery) as worker,
+        pytest.raises(WorkerFailed, match="libcudart"),
+    ):
+        worker.call({"do": "empty"}, 20)
 
 
 def test_without_forks_new_processes_are_started():
