@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "accuracy.md"
-PARTS = ("memory", "step time", "days")
+PARTS = ("memory", "measured fits", "step time", "timed operators", "days")
 TITLE = "# Accuracy\n"
 
 

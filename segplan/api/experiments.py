@@ -76,6 +76,33 @@ def experiment(
     return dataclasses.replace(found, workload=workload)
 
 
+def validation_in_file(name_or_path: str | Path) -> dict[str, Any]:
+    """How whole volumes are validated by a file's schedule, for `segplan.step.validate.Validation`.
+
+    Args:
+        name_or_path: of the configuration.
+
+    Returns:
+        Those of its keys that the file has: `volume` (the validation's shape, else the dataset's),
+        `roi_size`, `sw_batch_size` and `overlap`, the defaults of a schedule filled in. Empty
+        where the schedule validates no volumes.
+
+    Raises:
+        ConfigError: as for `load_config`.
+        RequestError: the schedule makes no sense.
+    """
+    found = load_experiment(name_or_path)
+    v = None if found.schedule is None else found.schedule.validation
+    if v is None:
+        return {}
+    shape = v.shape
+    if shape is None and found.dataset is not None:
+        shape = found.dataset.shape
+    values = {"volume": shape, "roi_size": v.roi}
+    given = {key: value for key, value in values.items() if value is not None}
+    return {**given, "sw_batch_size": v.sw_batch_size, "overlap": v.overlap}
+
+
 def experiment_of(
     config: Config, name: str, overrides: Mapping[str, Any] | None = None
 ) -> Experiment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from segplan.api.predicting import Predictor, Progress, silent
 from segplan.errors import CardError, NetworkError, RequestError, SegplanError, WorkerError
@@ -323,8 +324,20 @@ def conclude(
     )
 
 
+class CardFitter(Protocol):
+    """What `smallest_card` asks (`segplan.api.predicting.Predictor`)."""
+
+    card: Card | None
+
+    def aim(self, card: Card | None) -> None:
+        """Answer for this card from now on."""
+
+    def fits(self, patch: Patch, batch: int, limit: int) -> bool:
+        """Whether a step's least memory is within that many bytes."""
+
+
 def smallest_card(
-    question: Question, predictor: Predictor, cell: Cell, too_small: int
+    question: Question, predictor: CardFitter, cell: Cell, too_small: int
 ) -> str | None:
     """Slug of the catalogue card with the least memory that trains the cell's patch.
 
@@ -334,7 +347,7 @@ def smallest_card(
         cell: in which nothing fits.
         too_small: bytes under which it did not fit: no card with less comes into question.
     """
-    aimed, card_aimed = predictor.target, predictor.card
+    aimed = predictor.card
     least = max(too_small + 1, cell.memory.peak_allocated if cell.memory else 0)
     try:
         for card in sorted(catalogue(), key=lambda c: c.memory_visible):
@@ -348,7 +361,7 @@ def smallest_card(
     except SegplanError:
         return None
     finally:
-        predictor.target, predictor.card = aimed, card_aimed
+        predictor.aim(aimed)
     return None
 
 

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from segplan.api.choosing import named_cards
 from segplan.api.experiments import Experiment
-from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE
+from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, Question, smallest_card
+from segplan.api.known_steps import is_here, known_step
+from segplan.api.pacing import loader_note, loader_pace
 from segplan.api.predicting import Predictor, Progress, silent
 from segplan.dataset.nouns import LoaderRate
-from segplan.errors import RequestError, SegplanError
-from segplan.gpus import Card, catalogue
+from segplan.errors import RequestError
+from segplan.gpus import Card
 from segplan.memory.context import context_bytes
 from segplan.networks import resolve
-from segplan.results import Basis, BatchOption, Duration, MemoryEstimate, Plan, StepTime
+from segplan.results import (
+    Basis,
+    BatchOption,
+    Cell,
+    Duration,
+    LimitedBy,
+    MemoryEstimate,
+    Plan,
+    StepTime,
+)
 from segplan.schedule import (
     FORWARD_SPREAD,
     CasesPerEpoch,
+    LoaderPace,
     Schedule,
     Seconds,
     StepSize,
     add,
     bound_by,
-    calls_per_volume,
     checkpoint_seconds,
     data_parallel,
     energy_kwh,
+    epoch_seconds,
     forward_seconds,
     link_of,
     loader_need,
-    paced_by,
     scale,
     training_seconds,
     validation_seconds,
-    windows_per_volume,
 )
+from segplan.step.validate import call_count, window_count
 from segplan.trace.tape import AFFINE_BATCHES
 from segplan.units import Patch
 from segplan.workload import Workload
@@ -57,6 +68,8 @@ GROWTH = (2, 4, 8, 16, 32)
 class StepPredictor(Protocol):
     """What plans need to know about one workload (`segplan.api.predicting.Predictor`)."""
 
+    card: Card | None
+
     def aim(self, card: Card | None) -> None:
         """Answer for this card from now on."""
 
@@ -65,6 +78,9 @@ class StepPredictor(Protocol):
 
     def estimate(self, patch: Patch, batch: int) -> MemoryEstimate:
         """Bytes of a step."""
+
+    def fits(self, patch: Patch, batch: int, limit: int) -> bool:
+        """Whether a step's least memory is within that many bytes."""
 
     def kernel_limit(self, patch: Patch, batch: int) -> str | None:
         """What cannot work on tensors this large, or None."""
@@ -93,23 +109,27 @@ def plan_days(
     loader: float | LoaderRate | None = None,
     reserve: int = DEFAULT_RESERVE,
     max_batch: int = DEFAULT_MAX_BATCH,
+    store: str | None = None,
     make_predictor: MakePredictor | None = None,
     progress: Progress = silent,
 ) -> tuple[Plan, ...]:
     """How long each experiment takes on each card.
 
-    Each network is traced once, for all cards. All times are predicted; they count the
-    steps, validation, and checkpoints, not the start, the loading of the first epoch's
-    cache, or pauses.
+    Each network is traced once, for all cards. Times count the steps, validation, and
+    checkpoints, not the start, the loading of the first epoch's cache, or pauses. The step of a
+    card that is here is the measured one where the store has it, and everything else about that
+    card's time is the prediction scaled by it; all other steps are predicted.
 
     Args:
         experiments: as from `segplan.api.experiments.load_experiment`.
-        gpus: cards by name, "catalog", or cards that are here ("0": predicted too, with the
-            memory of this very one).
+        gpus: cards by name, "catalog", or cards that are here ("0": with the memory of this very
+            one, and its measured steps).
         gpus_per_job: GPUs that train one experiment together; each gets the workload's batch.
         loader: patches per second that the data loader delivers for one experiment, or what
             `segplan loader` measured; None: it keeps up.
         reserve: bytes of each card left free on purpose.
+        store: file measurements are kept in; None: the default one. Only cards that are here are
+            looked up.
         max_batch: look no further for another batch.
         make_predictor: instead of `segplan.api.predicting.Predictor`.
         progress: called with (done, total, what).
@@ -121,7 +141,9 @@ def plan_days(
         RequestError: a network, a patch, a card or an option cannot be used as asked.
         WorkerError: a trace died.
     """
-    cards = [card for _, card in named_cards(gpus, "days are predicted").values()]
+    named = named_cards(gpus, "days are predicted")
+    cards = [card for _, card in named.values()]
+    here = {slug: text for slug, (text, _) in named.items() if is_here(text)}
     if not experiments:
         raise RequestError("no experiment is named: give --config a preset or a YAML file.")
     for name, value in (("gpus_per_job", gpus_per_job), ("max_batch", max_batch)):
@@ -129,9 +151,9 @@ def plan_days(
             raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}.")
     if reserve < 0:
         raise RequestError(f"reserve must be at least 0, not {reserve}.")
-    rate = _rate(loader)
+    pace = loader_pace(loader)
     questions = [
-        _Question(e, resolve(e.workload), gpus_per_job, rate, reserve, max_batch)
+        _Question(e, resolve(e.workload), gpus_per_job, pace, reserve, max_batch, _note(loader, e))
         for e in experiments
     ]  # before the first trace: a typing error in the last must not cost minutes
     plans: list[Plan] = []
@@ -140,35 +162,14 @@ def plan_days(
         maker: MakePredictor = _tracing if make_predictor is None else make_predictor
         with maker(w, progress) as predictor:
             predictor.trace([(w.patch, b) for b in question.batches_to_trace])
-            planner = _Planner(question, predictor)
+            known = {slug: known_step(w, text, store) for slug, text in here.items()}
+            planner = _Planner(question, predictor, known)
             plans += [planner.plan(card) for card in cards]
     return tuple(plans)
 
 
-@dataclass(frozen=True)
-class _Rate:
-    """Patches per second of a loader, with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def seconds(self, patches: int) -> Duration:
-        """What the loader takes for so many patches."""
-        return Duration(
-            patches / self.value, patches / self.high, patches / self.low, Basis.MEASURED
-        )
-
-
-def _rate(loader: float | LoaderRate | None) -> _Rate | None:
-    if loader is None:
-        return None
-    if isinstance(loader, LoaderRate):
-        s = loader.patches_per_s
-        return _Rate(s.value, s.low, s.high)
-    if not 0 < loader < float("inf"):
-        raise RequestError(f"a loader delivers more than 0 patches per second, not {loader:g}.")
-    return _Rate(loader, loader, loader)
+def _note(loader: float | LoaderRate | None, experiment: Experiment) -> str | None:
+    return loader_note(loader, experiment) if isinstance(loader, LoaderRate) else None
 
 
 @dataclass(frozen=True)
@@ -179,17 +180,19 @@ class _Question:
         experiment: as asked.
         workload: resolved.
         gpus: GPUs of one experiment.
-        rate: of the loader; None: it keeps up.
+        pace: of the loader; None: it keeps up.
         reserve: bytes left free.
         max_batch: largest batch looked at.
+        note: where the loader was measured with something else.
     """
 
     experiment: Experiment
     workload: Workload
     gpus: int
-    rate: _Rate | None
+    pace: LoaderPace | None
     reserve: int
     max_batch: int
+    note: str | None = None
 
     @property
     def batches_to_trace(self) -> tuple[int, ...]:
@@ -210,8 +213,8 @@ class _Question:
             shape = dataset.shape
         if v is None or shape is None:
             return None, None
-        count = windows_per_volume(shape, v.roi or self.workload.patch, v.overlap)
-        return count, calls_per_volume(count, v.sw_batch_size) * v.passes
+        count = window_count(shape, v.roi or self.workload.patch, v.overlap)
+        return count, call_count(count, v.sw_batch_size) * v.passes
 
     @property
     def larger(self) -> list[int]:
@@ -234,13 +237,14 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Times:
-    """What one batch takes on one card."""
+    """What one batch takes on one card; `validating` is the GPU's part of `validation`."""
 
     alone: StepTime
     step: StepTime
     training: Duration
     epoch: Duration
     validation: Duration | None
+    validating: Duration | None
     rest: Duration | None
     total: Duration | None
     loader: Duration | None
@@ -249,8 +253,13 @@ class _Times:
 class _Planner:
     """Plans one experiment on card after card."""
 
-    def __init__(self, question: _Question, predictor: StepPredictor) -> None:
-        self.question, self.predictor = question, predictor
+    def __init__(
+        self,
+        question: _Question,
+        predictor: StepPredictor,
+        known: Mapping[str, StepTime | None],
+    ) -> None:
+        self.question, self.predictor, self.known = question, predictor, known
         self.patch = question.workload.patch
         self._smallest: tuple[str | None] | None = None
         self._limits: dict[int, str | None] = {}
@@ -284,7 +293,7 @@ class _Planner:
             notes=why,
             options=() if option is None else (option,),
             recommended_batch=None if option is None else option.batch,
-            smallest_card=self._smallest_card(card, budget, memory) if limit is None else None,
+            smallest_card=self._smallest_card(budget, memory) if limit is None else None,
         )
 
     def _budget(self, card: Card) -> int:
@@ -309,6 +318,10 @@ class _Planner:
         times = self._times(card, w.batch, w.grad_accumulation, memory)
         if isinstance(times, str):
             return dataclasses.replace(plan, notes=(*notes, times))
+        if card.slug in self.known and self.known[card.slug] is None:
+            notes.append(NOT_MEASURED)
+        if q.note is not None:
+            notes.append(q.note)
         schedule, dataset = q.experiment.schedule, q.experiment.dataset
         if schedule is None:
             return dataclasses.replace(plan, step=times.step, notes=(*notes, NO_SCHEDULE))
@@ -356,7 +369,7 @@ class _Planner:
     ) -> _Times | str:
         """What one batch takes; a sentence where the step's time is not known."""
         q, w = self.question, self.question.workload
-        own = self.predictor.step_time(self.patch, batch)
+        own = self._step(card, batch)
         if own is None:
             return TOO_LITTLE_KNOWN
         # The predictor's step accumulates as the workload says; this one perhaps more often.
@@ -368,15 +381,17 @@ class _Planner:
         step = data_parallel(
             alone, _parameter_bytes(memory), q.gpus, link_of(card), accumulation=accumulation
         )
-        loader = None if q.rate is None else q.rate.seconds(size.patches)
+        loader = None if q.pace is None else scale(q.pace.patch, size.patches)
         if schedule is None:
             nothing = Duration(0.0, 0.0, 0.0, step.basis)
-            return _Times(alone, step, nothing, nothing, None, None, None, loader)
-        paced = paced_by(step, loader)
-        training = training_seconds(schedule, paced, size)
-        forward = self._forward(alone, size)
+            return _Times(alone, step, nothing, nothing, None, None, None, None, loader)
+        training = training_seconds(schedule, step, size, q.pace)
+        forward = self._forward(card, alone, size)
         shape = None if dataset is None else dataset.shape
-        validation = validation_seconds(schedule, forward, size, self.patch, shape)
+        validating, validation = (
+            validation_seconds(schedule, forward, size, self.patch, shape, pace)
+            for pace in (None, q.pace)
+        )
         rest = checkpoint_seconds(schedule, _state_bytes(memory))
         unknown = schedule.validation is not None and validation is None
         parts: list[Seconds] = [t for t in (training, validation, rest) if t is not None]
@@ -384,19 +399,40 @@ class _Planner:
             alone=alone,
             step=step,
             training=training,
-            epoch=scale(paced, schedule.steps_per_epoch(size)),
+            epoch=epoch_seconds(schedule, step, size, q.pace),
             validation=validation,
+            validating=validating,
             rest=rest,
             total=None if unknown else add(parts),
             loader=loader,
         )
 
-    def _forward(self, step: StepTime, size: StepSize) -> Duration:
+    def _step(self, card: Card, batch: int) -> StepTime | None:
+        """A step of this batch: measured, or predicted and scaled by what was measured."""
+        known = self.known.get(card.slug)
+        if known is not None and batch == self.question.workload.batch:
+            return known
+        predicted = self.predictor.step_time(self.patch, batch)
+        if known is None or predicted is None:
+            return predicted
+        return _repeated(predicted, self._correction(card), Basis.SCALED)
+
+    def _correction(self, card: Card) -> float:
+        """Measured over predicted seconds of the configured step; 1 where either is not known."""
+        known = self.known.get(card.slug)
+        if known is None:
+            return 1.0
+        predicted = self.predictor.step_time(self.patch, self.question.workload.batch)
+        return 1.0 if predicted is None else known.seconds / predicted.seconds
+
+    def _forward(self, card: Card, step: StepTime, size: StepSize) -> Duration:
         """The forward pass of one patch in validation."""
         time = self.predictor.forward_time(self.patch, size.batch)
         if time is None:
             saving = self.question.workload.checkpointing
             return forward_seconds(step, size.per_gpu, checkpointing=saving)
+        if self.known.get(card.slug) is not None:
+            time = _repeated(time, self._correction(card), Basis.SCALED)
         return scale(time, 1 / size.batch, FORWARD_SPREAD)
 
     def _energy(
@@ -405,11 +441,12 @@ class _Planner:
         if card.power_w is None:
             return None
         computing: list[Seconds] = [training_seconds(schedule, times.step, size)]
-        if times.validation is not None:
-            computing.append(times.validation)
-        waiting = times.training.seconds - computing[0].seconds
-        waiting += 0.0 if times.rest is None else times.rest.seconds
-        return energy_kwh(card.power_w, add(computing), max(waiting, 0.0), size.gpus)
+        if times.validating is not None:
+            computing.append(times.validating)
+        busy = add(computing)
+        all_of_it = (times.training, times.validation, times.rest)
+        waiting = sum(t.seconds for t in all_of_it if t is not None) - busy.seconds
+        return energy_kwh(card.power_w, busy, max(waiting, 0.0), size.gpus)
 
     def _larger(self, card: Card, budget: int, plan: Plan) -> BatchOption | None:
         """A larger batch that finishes sooner; where epochs are iterations: the next larger."""
@@ -476,27 +513,14 @@ class _Planner:
             memory=memory,
         )
 
-    def _smallest_card(self, card: Card, budget: int, memory: MemoryEstimate) -> str | None:
+    def _smallest_card(self, budget: int, memory: MemoryEstimate) -> str | None:
         """Slug of the catalogue card with the least memory that trains the step as configured."""
         if self._smallest is None:
-            self._smallest = (self._search(budget, memory),)
-            self.predictor.aim(card)
+            q, w = self.question, self.question.workload
+            asked = Question(w, (self.patch,), w.batch, None, q.reserve, q.max_batch)
+            refused = Cell(self.patch, 0, LimitedBy.MEMORY, memory)
+            self._smallest = (smallest_card(asked, self.predictor, refused, budget),)
         return self._smallest[0]
-
-    def _search(self, too_small: int, memory: MemoryEstimate) -> str | None:
-        least = max(too_small + 1, memory.peak_allocated)
-        for card in sorted(catalogue(), key=lambda c: c.memory_visible):
-            budget = self._budget(card)
-            if budget < least:
-                continue
-            self.predictor.aim(card)
-            try:
-                needed = self.predictor.estimate(self.patch, self.question.workload.batch)
-            except SegplanError:
-                return None
-            if needed.least_memory <= budget:
-                return card.slug
-        return None
 
 
 NO_SCHEDULE = (
@@ -506,13 +530,20 @@ TOO_LITTLE_KNOWN = (
     "Too little is known of the card to predict a step's time: its bandwidth, rates, "
     "multiprocessors and compute capability are needed; give them in a YAML card."
 )
+NOT_MEASURED = (
+    "No step of this workload was measured on this card: predicted (segplan fit --gpu measures it)."
+)
 NO_SHAPE = "The total is not known: validation needs a shape under dataset or schedule.validation."
 
 
-def _repeated(step: StepTime, times: float) -> StepTime:
+def _repeated(step: StepTime, times: float, basis: Basis | None = None) -> StepTime:
     """A step with so many times as many passes; its optimizer's part is counted each time."""
     return dataclasses.replace(
-        step, seconds=step.seconds * times, low=step.low * times, high=step.high * times
+        step,
+        seconds=step.seconds * times,
+        low=step.low * times,
+        high=step.high * times,
+        basis=basis or step.basis,
     )
 
 

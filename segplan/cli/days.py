@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from segplan.cli import options as opt
 from segplan.errors import RequestError
+
+if TYPE_CHECKING:
+    from segplan.dataset.nouns import LoaderRate
 
 _WHAT = "What is trained"
 _SCHEDULE = "How often"
@@ -32,7 +35,11 @@ def days(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="CARD", help="One card, like rtx-3090.", rich_help_panel=_CARDS),
+        typer.Option(
+            metavar="CARD",
+            help="One card, like rtx-3090, or one that is here (0): its measured steps are taken.",
+            rich_help_panel=_CARDS,
+        ),
     ] = None,
     gpus_per_job: Annotated[
         int,
@@ -49,6 +56,24 @@ def days(
             metavar="X",
             help="Patches per second that the data loader delivers for one experiment; "
             "without: it keeps up.",
+            rich_help_panel=_CARDS,
+        ),
+    ] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="What segplan loader --json measured, instead: its rate, and the start of an "
+            "epoch.",
+            rich_help_panel=_CARDS,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where measurements of a card that is here are kept. Default: the user's data "
+            "folder.",
             rich_help_panel=_CARDS,
         ),
     ] = None,
@@ -150,6 +175,7 @@ def days(
         "gpu": gpu,
         "gpus": None if gpus is None else [name.strip() for name in gpus.split(",")],
         "reserve": opt.parse_mib("--reserve", reserve),
+        "store": store,
     }
     schedule = {
         "epochs": opt.at_least("--epochs", epochs, 1),
@@ -162,10 +188,19 @@ def days(
         raise RequestError(
             "give --iterations, or --cases and --num-samples: an epoch is one of them."
         )
+    if loader is not None and loader_patches_per_s is not None:
+        raise RequestError("give --loader or --loader-patches-per-s, not both.")
     configs: list[str | None] = [*config] if config else [None]
     values = [opt.merge(name, given) for name in configs]
-    names, free = _cards(values), _one("reserve", values)
-    _run(configs, values, schedule, names, free, gpus_per_job, loader_patches_per_s, as_json)
+    options = {
+        "gpus_per_job": gpus_per_job,
+        "loader": loader_patches_per_s if loader is None else _read(loader),
+        "store": _store(values),
+    }
+    free = max((merged["reserve"] for merged in values if "reserve" in merged), default=None)
+    if free is not None:
+        options["reserve"] = free
+    _run(configs, values, schedule, _cards(values), options, as_json)
 
 
 def _run(
@@ -173,14 +208,11 @@ def _run(
     values: list[dict[str, Any]],
     schedule: dict[str, Any],
     names: list[str],
-    reserve: int | None,
-    gpus_per_job: int,
-    loader: float | None,
+    options: dict[str, Any],
     as_json: bool,
 ) -> None:
     from segplan.api import planning
     from segplan.api.experiments import experiment
-    from segplan.api.fitting import DEFAULT_RESERVE
     from segplan.report import days as report
     from segplan.report.console import ProgressLine, make_console
 
@@ -189,14 +221,7 @@ def _run(
         for name, merged in zip(configs, values, strict=True)
     ]
     with ProgressLine() as progress:
-        plans = planning.plan_days(
-            experiments,
-            names,
-            gpus_per_job=gpus_per_job,
-            loader=loader,
-            reserve=DEFAULT_RESERVE if reserve is None else reserve,
-            progress=progress,
-        )
+        plans = planning.plan_days(experiments, names, progress=progress, **options)
     if as_json:
         from segplan.report import json as report_json
 
@@ -218,7 +243,19 @@ def _cards(values: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def _one(key: str, values: list[dict[str, Any]]) -> int | None:
-    """The value that all files and the command line agree on; the largest where they do not."""
-    found = [merged[key] for merged in values if key in merged]
-    return max(found, default=None)
+def _store(values: list[dict[str, Any]]) -> str | None:
+    """The one store that is named.
+
+    Raises:
+        RequestError: several are.
+    """
+    names = list(dict.fromkeys(merged["store"] for merged in values if "store" in merged))
+    if len(names) > 1:
+        raise RequestError(f"several stores are named: {', '.join(names)}; give one with --store.")
+    return names[0] if names else None
+
+
+def _read(path: str) -> LoaderRate:
+    from segplan.api.loading import read_loader
+
+    return read_loader(path)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from segplan.step.validate import Validation
 
 _VALIDATION = "Validation of whole volumes"
+SCHEDULE = "schedule"
 
 
 def estimate(
@@ -67,9 +68,10 @@ def estimate(
     validate: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE",
+            metavar="SIZE|schedule",
             help="Also validate volumes of this size by sliding windows: 512x512x300, the "
-            "largest one as resampled.",
+            "largest one as resampled; or the typical one of --config. Window and overlap are "
+            "those of the file's schedule, where it has any.",
             rich_help_panel=_VALIDATION,
         ),
     ] = None,
@@ -161,7 +163,7 @@ def estimate(
     )
     workload = opt.workload_of(values)
     windows = {"sw_batch_size": sw_batch_size, "overlap": overlap, "stitch": stitch}
-    validation = _validation(validate, roi_size, windows)
+    validation = _validation(validate, roi_size, windows, config)
     if plot is not None:
         from segplan.report.plot import check_plot
 
@@ -196,9 +198,12 @@ def estimate(
 
 
 def _validation(
-    volume: str | None, roi_size: str | None, windows: Mapping[str, object]
+    volume: str | None,
+    roi_size: str | None,
+    windows: Mapping[str, object],
+    config: str | None = None,
 ) -> Validation | None:
-    """The validation asked for.
+    """The validation asked for: the command line wins over the file's schedule.
 
     Raises:
         RequestError: a value is no size or out of range, or there is no volume.
@@ -211,9 +216,19 @@ def _validation(
             name = next(iter(given)).replace("_", "-")
             raise RequestError(f"--{name} needs --validate with the size of a volume.")
         return None
+    from segplan.api.experiments import validation_in_file
     from segplan.step.validate import Validation
 
-    return Validation.from_dict({"volume": _voxels("--validate", volume), **given})
+    in_file = {} if config is None else validation_in_file(config)
+    if volume != SCHEDULE:
+        given["volume"] = _voxels("--validate", volume)
+    elif "volume" not in in_file:
+        where = "there is no --config" if config is None else f"{config} names no volume"
+        raise RequestError(
+            f"--validate schedule takes the volume of a file's schedule, and {where}: give a size, "
+            "or a shape under dataset or schedule.validation."
+        )
+    return Validation.from_dict({**in_file, **given})
 
 
 def _voxels(option: str, text: str) -> Patch:

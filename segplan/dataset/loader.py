@@ -55,6 +55,9 @@ GRACE_S = 1.0
 BLOCKS = 10
 """Parts that a measurement is cut into; their rates make the interval."""
 
+STARTS = 3
+"""Epochs whose start is timed: the first may still find less in the page cache."""
+
 FREE_SHARE = 0.8
 """Of the free memory (or disk) a measurement takes no more than this."""
 
@@ -90,6 +93,7 @@ class _Log:
     first: list[tuple[float, Visit]] = field(default_factory=list)
     later: list[tuple[float, Visit]] = field(default_factory=list)
     faults: dict[int, Visit] = field(default_factory=dict)
+    starts: list[float] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
     interrupted: bool = False
 
@@ -142,6 +146,7 @@ def measure(dataset: Dataset, asked: str, request: LoaderRequest, progress: Prog
         try:
             _fill(inner, cases, request, log, progress)
             _run(inner, request, log, progress)
+            _restart(inner, request, log, progress)
         except KeyboardInterrupt:
             if not log.seen:
                 raise
@@ -181,12 +186,42 @@ def _fill(
 
 def _run(inner: Any, request: LoaderRequest, log: _Log, progress: Progress) -> None:
     """Visits through PyTorch's DataLoader until the time is over."""
-    from torch.utils.data import DataLoader
-
-    workers = request.workers
     filled = sorted(log.seen) if request.cache is CacheMode.MEMORY else list(range(len(inner)))
     if not filled:
         return
+    loader = _loader(inner, request, _Endless(filled, log.faults))
+    spent = time.perf_counter() - log.start_s
+    end = max(request.seconds, spent + request.seconds / 3) if spent > 0.01 else request.seconds
+    with _told():
+        _take(loader, log, request, end, progress)
+
+
+def _restart(inner: Any, request: LoaderRequest, log: _Log, progress: Progress) -> None:
+    """Short epochs of one batch for each worker: what starting and ending an epoch costs."""
+    good = sorted(log.seen - set(log.faults))
+    if not request.workers or not good:
+        return
+    count = request.workers * request.batch
+    order = [good[place % len(good)] for place in range(count)]
+    for _ in range(STARTS):
+        _tell(progress, request, request.seconds, "starting an epoch")
+        begin = time.perf_counter()
+        loader = _loader(inner, request, order)
+        first = last = begin
+        with _told():
+            for place, _batch in enumerate(loader):
+                last = time.perf_counter()
+                first = last if place == 0 else first
+                del _batch
+        del loader
+        log.starts.append((first - begin) + (time.perf_counter() - last))
+
+
+def _loader(inner: Any, request: LoaderRequest, sampler: Any) -> Any:
+    """PyTorch's DataLoader over the cases; its items tell of their visits."""
+    from torch.utils.data import DataLoader
+
+    workers = request.workers
     more: dict[str, Any] = {}
     if workers:
         context = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
@@ -194,16 +229,23 @@ def _run(inner: Any, request: LoaderRequest, log: _Log, progress: Progress) -> N
             "prefetch_factor": PREFETCH, "timeout": BATCH_TIMEOUT_S,
             "worker_init_fn": _begin_worker, "multiprocessing_context": context,
         }  # fmt: skip
-    loader: Any = DataLoader(
+    return DataLoader(
         TimedDataset(inner),  # type: ignore[arg-type]
-        batch_size=request.batch, sampler=_Endless(filled, log.faults), num_workers=workers,
+        batch_size=request.batch, sampler=sampler, num_workers=workers,
         collate_fn=collate, **more,
     )  # fmt: skip
-    spent = time.perf_counter() - log.start_s
-    end = max(request.seconds, spent + request.seconds / 3) if spent > 0.01 else request.seconds
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What a loader raises, as a sentence.
+
+    Raises:
+        WorkerError: a worker died or does not answer.
+    """
     failure = None
     try:
-        _take(loader, log, request, end, progress)
+        yield
     except (RuntimeError, OSError, EOFError) as error:
         failure = _sentence(error)
     # Only now, with the error gone, are the loader's workers: while PyTorch watches them, a
@@ -333,6 +375,7 @@ def _rate(
         interrupted=log.interrupted, environment=_environment(),
         problems=tuple(_problems(dataset, cases, log)),
         notes=tuple(_notes(request, later, log)),
+        start_s=sampled(statistics.median(log.starts), log.starts) if log.starts else None,
     )  # fmt: skip
 
 

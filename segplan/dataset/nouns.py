@@ -209,6 +209,9 @@ class LoaderRate:
         environment: host and versions.
         problems: cases that could not be loaded.
         notes: sentences a reader should know.
+        start_s: seconds without a batch in every epoch: from its start to its first batch (the
+            workers start and load a case each, files in the page cache) and from its last batch
+            until they have ended; None where it was not measured, or without workers.
     """
 
     path: str
@@ -235,6 +238,7 @@ class LoaderRate:
     environment: Environment = field(default_factory=Environment)
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    start_s: Sampled | None = None
 
 
 def sampled(value: float, samples: Sequence[float]) -> Sampled:

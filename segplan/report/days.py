@@ -221,12 +221,22 @@ def _sentences(experiment: Experiment, plans: Sequence[Plan]) -> list[tuple[str,
         found.append((text, "bold green"))
     if fitting and fitting[0].loader_patches_per_s is not None:
         found.append((_loader(fitting[0]), None))
+    measured = [p for p in fitting if p.step is not None and p.step.basis.value == "measured"]
+    if measured:
+        found.append((_measured(measured, len(plans)), None))
     found += [(text, None) for text in _options(experiment, plans)]
     if plans[0].gpus > 1:
         found.append((_together(experiment, plans), None))
     for text, cards in _by_note(plans).items():
         found.append((f"{_cards(cards, len(plans))}: {text}", "yellow"))
     return found
+
+
+def _measured(plans: Sequence[Plan], of: int) -> str:
+    return (
+        f"{_cards([p.card for p in plans], of)}: the step was measured there, and what is not "
+        "measured (other batches, validation) is the prediction scaled by it."
+    )
 
 
 def _loader(plan: Plan) -> str:

@@ -59,6 +59,7 @@ def _speed(rate: LoaderRate) -> list[tuple[str, str, str]]:
     rows.append(("MB/s", fmt.rate(rate.mb_per_s), "read from files"))
     rows.append(("case, cold", _time(rate.cold_s), "one worker, first visit"))
     rows.append(("case, warm", _time(rate.warm_s), "one worker, later visits"))
+    rows.append(("epoch start", _time(rate.start_s), "first batch, and the workers' end"))
     rows.append(("visits", str(rate.visits), f"{rate.measured} of {rate.cases} cases"))
     return rows
 

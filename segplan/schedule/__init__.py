@@ -6,9 +6,11 @@ from segplan.schedule.durations import (
     CHECKPOINT_BYTES_PER_S,
     FORWARD_SHARE,
     FORWARD_SPREAD,
+    LoaderPace,
     Seconds,
     add,
     checkpoint_seconds,
+    epoch_seconds,
     forward_seconds,
     paced_by,
     scale,
@@ -31,7 +33,6 @@ from segplan.schedule.nouns import (
     StepSize,
     Validation,
 )
-from segplan.schedule.windows import calls_per_volume, windows_per_volume
 
 __all__ = [
     "CHECKPOINT_BYTES_PER_S",
@@ -43,16 +44,17 @@ __all__ = [
     "FixedIterations",
     "Link",
     "LoaderNeed",
+    "LoaderPace",
     "Schedule",
     "Seconds",
     "StepSize",
     "Validation",
     "add",
     "bound_by",
-    "calls_per_volume",
     "checkpoint_seconds",
     "data_parallel",
     "energy_kwh",
+    "epoch_seconds",
     "forward_seconds",
     "link_of",
     "loader_need",
@@ -61,5 +63,4 @@ __all__ = [
     "scale",
     "training_seconds",
     "validation_seconds",
-    "windows_per_volume",
 ]

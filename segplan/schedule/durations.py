@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from segplan.results import Basis, Duration, StepTime
 from segplan.schedule.nouns import Schedule, StepSize
-from segplan.schedule.windows import windows_per_volume
+from segplan.step.validate import window_count
 from segplan.units import Patch
 
 Seconds = Duration | StepTime
@@ -90,30 +91,87 @@ def add(times: Iterable[Seconds]) -> Duration:
     )
 
 
-def paced_by(step: StepTime, loader: Seconds | None) -> StepTime:
-    """A step that lasts as long as the slower of GPU and loader.
+def paced_by(gpu: Seconds, loader: Seconds | None) -> Duration:
+    """As long as the slower of GPU and loader takes, where they work side by side.
 
     Args:
-        step: on the GPU.
-        loader: seconds the loader takes for the patches of a step; None: it keeps up.
+        gpu: seconds it computes.
+        loader: seconds the loader takes for the same; None: it keeps up.
     """
-    if loader is None or loader.high <= step.low:
-        return step
-    return StepTime(
-        max(step.seconds, loader.seconds),
-        max(step.low, loader.low),
-        max(step.high, loader.high),
-        loader.basis if loader.low >= step.high else weakest((step.basis, loader.basis)),
-        step.host_bound,
+    if loader is None or loader.high <= gpu.low:
+        return Duration(gpu.seconds, gpu.low, gpu.high, gpu.basis)
+    return Duration(
+        max(gpu.seconds, loader.seconds),
+        max(gpu.low, loader.low),
+        max(gpu.high, loader.high),
+        loader.basis if loader.low >= gpu.high else weakest((gpu.basis, loader.basis)),
     )
 
 
-def training_seconds(schedule: Schedule, step: StepTime, size: StepSize) -> Duration:
-    """All training steps of an experiment.
+@dataclass(frozen=True)
+class LoaderPace:
+    """How a data loader delivers, for one experiment (all of its GPUs).
+
+    Worker processes start anew in every epoch and every validation, as PyTorch's `DataLoader` does
+    unless `persistent_workers` is set: the GPU waits for the first batch. The first batches of all
+    workers come together; from then on the rate decides, or the GPU.
+
+    Attributes:
+        patch: seconds for each patch.
+        case: seconds for each whole case; None: not known.
+        start: seconds without any batch at the start and the end of an epoch; None: not known.
+        patches_at_once: patches that come with the first batch, one batch of each worker.
+        cases_at_once: cases in them.
+        beside_steps: whether it loads while the GPU computes; without workers it takes turns.
+    """
+
+    patch: Duration
+    case: Duration | None = None
+    start: Duration | None = None
+    patches_at_once: int = 0
+    cases_at_once: int = 0
+    beside_steps: bool = True
+
+    def patches(self, count: int) -> Duration:
+        """Seconds for so many patches of one epoch, from the first batch on."""
+        return scale(self.patch, max(count - self.patches_at_once, 0))
+
+    def cases(self, count: int) -> Duration | None:
+        """Seconds for so many whole cases, from the first one on; None: not known."""
+        return None if self.case is None else scale(self.case, max(count - self.cases_at_once, 0))
+
+    def beside(self, gpu: Duration, loading: Duration | None) -> Duration:
+        """An epoch or a validation of so much computing and loading."""
+        if loading is not None and not self.beside_steps:
+            return add((gpu, loading))
+        paced = paced_by(gpu, loading)
+        return paced if self.start is None else add((self.start, paced))
+
+
+def epoch_seconds(
+    schedule: Schedule, step: StepTime, size: StepSize, pace: LoaderPace | None = None
+) -> Duration:
+    """The training steps of one epoch, and what the loader adds to them.
 
     An incomplete last batch of an epoch counts like a full one.
+
+    Args:
+        schedule: of the experiment.
+        step: on the GPUs alone.
+        size: of the step.
+        pace: of the loader; None: it keeps up and starts at once.
     """
-    return scale(step, schedule.steps(size))
+    gpu = scale(step, schedule.steps_per_epoch(size))
+    if pace is None:
+        return gpu
+    return pace.beside(gpu, pace.patches(schedule.epoch.patches(size)))
+
+
+def training_seconds(
+    schedule: Schedule, step: StepTime, size: StepSize, pace: LoaderPace | None = None
+) -> Duration:
+    """All training steps of an experiment (arguments as for `epoch_seconds`)."""
+    return scale(epoch_seconds(schedule, step, size, pace), schedule.epochs * schedule.folds)
 
 
 def forward_seconds(step: StepTime, per_gpu: int, *, checkpointing: bool = False) -> Duration:
@@ -124,7 +182,12 @@ def forward_seconds(step: StepTime, per_gpu: int, *, checkpointing: bool = False
 
 
 def validation_seconds(
-    schedule: Schedule, forward: Duration, size: StepSize, patch: Patch, shape: Patch | None
+    schedule: Schedule,
+    forward: Duration,
+    size: StepSize,
+    patch: Patch,
+    shape: Patch | None,
+    pace: LoaderPace | None = None,
 ) -> Duration | None:
     """All validation of an experiment; None where there is none, or it cannot be known.
 
@@ -136,24 +199,30 @@ def validation_seconds(
         size: of the training step.
         patch: voxels of a patch.
         shape: voxels of a volume where the validation does not say; None: not known.
+        pace: of the loader, which loads whole volumes here; None: it keeps up.
     """
     parts: list[Duration] = []
-    if schedule.validation_iterations:
-        parts.append(scale(forward, schedule.validation_iterations * size.batch))
+    iterations = schedule.validation_iterations
+    if iterations:
+        passes = scale(forward, iterations * size.batch)
+        patches = iterations * size.batch * size.gpus
+        parts.append(passes if pace is None else paced_by(passes, scale(pace.patch, patches)))
     v = schedule.validation
     if v is not None:
-        rounds = schedule.validations * math.ceil(v.cases / size.gpus)
         shape = v.shape or shape
         if v.seconds_per_volume is not None:
-            s = v.seconds_per_volume * rounds
-            parts.append(Duration(s, s, s, Basis.MEASURED))
+            s = v.seconds_per_volume
+            volume = Duration(s, s, s, Basis.MEASURED)
         elif shape is None:
             return None
         else:
             roi = v.roi or patch
-            cost = windows_per_volume(shape, roi, v.overlap) * v.passes
-            voxels = math.prod(roi) / math.prod(patch)
-            parts.append(scale(forward, rounds * cost * voxels))
+            cost = window_count(shape, roi, v.overlap) * v.passes
+            volume = scale(forward, cost * math.prod(roi) / math.prod(patch))
+        once = scale(volume, math.ceil(v.cases / size.gpus))
+        if pace is not None:
+            once = pace.beside(once, pace.cases(v.cases))
+        parts.append(scale(once, schedule.validations))
     return add(parts) if parts else None
 
 

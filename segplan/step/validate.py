@@ -94,13 +94,28 @@ class Validation:
 
 
 def window_count(volume: Patch, window: Patch, overlap: float) -> int:
-    """Windows in one volume (`_get_scan_interval`, `dense_patch_slices` of MONAI)."""
+    """Windows of one volume in `monai.inferers.sliding_window_inference`.
+
+    A volume smaller than the window is padded to it. Along each axis windows start every
+    `int(window * (1 - overlap))` voxels (at least 1) until one reaches the end; the last is moved
+    back to end with the volume (MONAI 1.6.1: `inferers/utils.py` `_get_scan_interval`,
+    `data/utils.py` `dense_patch_slices`).
+
+    Args:
+        volume: voxels (H, W, D).
+        window: voxels (H, W, D).
+        overlap: share of a window that its neighbour covers too, from 0 to below 1.
+    """
     count = 1
     for size, side in zip(volume, window, strict=True):
-        if size > side:
-            stride = max(int(side * (1 - overlap)), 1)
-            count *= -(-(size - side) // stride) + 1
+        stride = max(int(side * (1 - overlap)), 1)
+        count *= 1 + -(-max(size - side, 0) // stride)
     return count
+
+
+def call_count(windows: int, sw_batch_size: int) -> int:
+    """Forward passes that hold so many windows; the last may hold fewer."""
+    return -(-windows // sw_batch_size)
 
 
 @dataclass

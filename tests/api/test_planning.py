@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 
@@ -17,13 +18,18 @@ from segplan.networks import resolve
 from segplan.results import (
     Basis,
     BoundBy,
+    Environment,
+    Measurement,
     MemoryBreakdown,
     MemoryEstimate,
+    Outcome,
     StepTime,
 )
 from segplan.schedule import CasesPerEpoch, DatasetFacts, FixedIterations, Schedule, Validation
+from segplan.store import Store
 from segplan.units import GIB
 from segplan.workload import Workload
+from tests.gpus.fake_pynvml import FakeGpu, FakeNvml
 
 FIXED, PER_PATCH = 1 * GIB, 4 * GIB
 START_S, PATCH_S = 0.1, 0.1
@@ -34,7 +40,7 @@ class FakePredictor:
 
     def __init__(self, workload: Workload, start_s: float = START_S) -> None:
         self.workload, self.start_s = workload, start_s
-        self.card = None
+        self.card = self.target = None
         self.traced: list[tuple] = []
         self.estimated: list[tuple] = []
         self.refuses: str | None = None
@@ -58,6 +64,9 @@ class FakePredictor:
         least = FIXED + PER_PATCH * batch
         parts = MemoryBreakdown(FIXED // 4, 0, FIXED * 3 // 4, PER_PATCH * batch)
         return MemoryEstimate(least, least, least, least, least + GIB // 4, breakdown=parts)
+
+    def fits(self, patch, batch, limit):
+        return self.estimate(patch, batch).least_memory <= limit
 
     def kernel_limit(self, _patch, _batch):
         return self.refuses
@@ -259,14 +268,85 @@ def test_a_slow_loader_makes_a_larger_batch_no_faster():
     assert one(MONAI, "h100", loader=4.0).options == ()
 
 
+RATE = LoaderRate(
+    "data", 24, 24, 48, 4, CacheMode.NONE, (96, 96, 96), 4, 1, (1.0, 1.0, 1.0),
+    Sampled(4.0, 2.0, 5.0), None, 50.0, None, None, 1, 1, 1, 1, 1,
+)  # fmt: skip
+
+
 def test_a_measured_loader_brings_its_interval():
-    rate = LoaderRate(
-        "data", 24, 24, 48, 4, CacheMode.NONE, (96, 96, 96), 4, 1, (1.0, 1.0, 1.0),
-        Sampled(4.0, 2.0, 5.0), None, 50.0, None, None, 1, 1, 1, 1, 1,
-    )  # fmt: skip
-    training = one(MONAI, loader=rate).training
-    assert (training.low, training.high) == pytest.approx((9600 / 5, 9600 / 2))
+    training = one(MONAI, loader=RATE).training
+    # Of an epoch's 96 patches the first 16, one case of each worker, come together.
+    assert (training.low, training.high) == pytest.approx((8000 / 5, 8000 / 2))
     assert training.basis is Basis.MEASURED
+
+
+def test_a_measured_start_is_part_of_every_epoch_and_validation():
+    fast = dataclasses.replace(RATE, patches_per_s=Sampled(1000.0, 1000.0, 1000.0))
+    without, with_start = (
+        one(MONAI, loader=dataclasses.replace(fast, start_s=start))
+        for start in (None, Sampled(2.0, 1.0, 3.0))
+    )
+    assert with_start.epoch.seconds == pytest.approx(without.epoch.seconds + 2)
+    assert with_start.training.seconds == pytest.approx(without.training.seconds + 100 * 2)
+    assert with_start.validation.seconds == pytest.approx(without.validation.seconds + 10 * 2)
+    assert with_start.total.high > without.total.high
+
+
+def test_a_loader_measured_with_other_crops_is_told():
+    other = dataclasses.replace(RATE, num_samples=2)
+    assert one(MONAI, loader=RATE).notes == ()
+    assert "measured with 2 crops of 96x96x96" in one(MONAI, loader=other).notes[0]
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """A store with a measured step of MONAI's workload on the RTX 3090 that is here."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    path = str(tmp_path / "store.sqlite")
+    here = Environment(card_uuid=FakeGpu().uuid)
+    step = Measurement(
+        resolve(MONAI.workload), Outcome.FITS, step_seconds=(0.9, 1.0, 1.2), environment=here
+    )
+    refused = dataclasses.replace(step, outcome=Outcome.OUT_OF_MEMORY, step_seconds=(9.0,))
+    elsewhere = dataclasses.replace(step, step_seconds=(9.0,), environment=Environment())
+    with Store.open(path) as store:
+        for measurement in (step, refused, elsewhere):
+            store.add(measurement)
+    return path
+
+
+def test_the_measured_step_of_a_card_that_is_here_is_taken(measured):
+    plan = one(MONAI, "0", store=measured)
+    assert (plan.step.seconds, plan.step.low, plan.step.high) == (1.0, 0.9, 1.2)
+    assert plan.step.basis is plan.training.basis is Basis.MEASURED
+    assert plan.training.seconds == pytest.approx(2400)
+    assert plan.notes == ()
+
+
+def test_everything_else_is_scaled_by_the_measured_step(measured):
+    maker = Maker(forward_s=0.01, start_s=2.0)  # predicted 2.4 s, measured 1 s
+    plan = one(dataclasses.replace(MONAI, workload=Workload(batch=4)), "0", maker, store=measured)
+    assert plan.validation.seconds == pytest.approx(60 * 2 * 0.01 / 2.4)
+    assert plan.validation.basis is Basis.SCALED
+    two = dataclasses.replace(MONAI, workload=Workload(batch=2))
+    assert one(two, "0", maker, store=measured).step.basis is Basis.PREDICTED
+
+
+def test_a_step_that_was_not_measured_is_predicted_and_told(measured):
+    plan = one(dataclasses.replace(MONAI, workload=Workload(batch=2)), "0", store=measured)
+    assert plan.step.basis is Basis.PREDICTED
+    assert "No step of this workload was measured on this card" in plan.notes[0]
+    assert one(MONAI, "rtx-3090", store=measured).step.basis is Basis.PREDICTED
+
+
+def test_a_store_that_is_not_there(measured, monkeypatch, tmp_path):
+    with pytest.raises(RequestError, match="there is no store"):
+        one(MONAI, "0", store=f"{measured}x")
+    monkeypatch.setenv("SEGPLAN_STORE", str(tmp_path / "none.sqlite"))
+    assert one(MONAI, "0").step.basis is Basis.PREDICTED
+    assert not (tmp_path / "none.sqlite").exists()
 
 
 def test_several_gpus():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 
@@ -13,11 +14,15 @@ from segplan.api import planning
 from segplan.api.experiments import load_experiment
 from segplan.cli import main as cli_main
 from segplan.cli.days import days
+from segplan.dataset.nouns import Sampled
 from segplan.errors import CardError
 from segplan.report import days as report
+from segplan.report import loader as loader_report
 from segplan.report.console import make_console
+from segplan.results import Basis
 from segplan.schedule import CasesPerEpoch, FixedIterations
-from tests.api.test_planning import Maker
+from tests.api.test_planning import MONAI, Maker, one
+from tests.cli.test_loader import RATE
 from tests.report.test_json import validator
 
 
@@ -51,7 +56,7 @@ def test_a_preset_on_cards(run, asked):
     assert asked[0]["experiments"][0].schedule.epoch == CasesPerEpoch(24, 4)
     for text in (
         "btcv-swinunetr: swinunetr", "5,000 epochs of 24 cases × 4 patches",
-        "validation of 6 volumes every 100 epochs, 100 windows each",
+        "validation of 6 volumes every 100 epochs, 75 windows each",
         "patches per GPU per step: 4", "★", "finishes first", "no: needs 17.0 GiB",
         "the data loader must deliver", "Batch 16 finishes sooner on h100-sxm5-80gb",
         "6 steps an epoch instead of 24", "4 times less often",
@@ -97,6 +102,29 @@ def test_a_slow_loader(run, asked):
     assert asked[0]["loader"] == 2.5
     assert "loader" in ran.out
     assert "a faster card would not help" in " ".join(ran.out.split())
+
+
+def test_a_measured_loader_and_a_store(run, asked, tmp_path):
+    (tmp_path / "loader.json").write_text(json.dumps(loader_report.document(RATE)))
+    words = ("--loader", str(tmp_path / "loader.json"), "--store", str(tmp_path / "s.sqlite"))
+    ran = run(*BTCV, "--gpu", "rtx-3090", *words)
+    assert ran.status == 0
+    assert asked[0]["loader"] == RATE
+    assert asked[0]["store"] == str(tmp_path / "s.sqlite")
+    assert "a faster card would not help" not in ran.out
+    slow = dataclasses.replace(RATE, patches_per_s=Sampled(2.0, 1.0, 3.0))
+    (tmp_path / "loader.json").write_text(json.dumps(loader_report.document(slow)))
+    ran = run(*BTCV, "--gpu", "rtx-3090", *words)
+    assert "a faster card would not help" in " ".join(ran.out.split())
+
+
+def test_a_measured_step_is_told(asked):
+    plan = one(MONAI)
+    measured = dataclasses.replace(plan.step, basis=Basis.MEASURED)
+    out = io.StringIO()
+    console = make_console(out)
+    report.render([MONAI], [dataclasses.replace(plan, step=measured)], console)
+    assert "rtx-3090: the step was measured there" in out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +185,9 @@ BAD = {
     "epochs": ([*BTCV[1:], "--gpu", "a40", "--epochs", "0"], "--epochs must be at least 1"),
     "gpus per job": ([*BTCV[1:], "--gpu", "a40", "--gpus-per-job", "0"], "--gpus-per-job must be"),
     "loader": ([*BTCV[1:], "--gpu", "a40", "--loader-patches-per-s", "0"], "more than 0 patches"),
+    "two loaders": ([*BTCV[1:], "--gpu", "a40", "--loader-patches-per-s", "1", "--loader", "x"],
+                    "not both"),
+    "no loader": ([*BTCV[1:], "--gpu", "a40", "--loader", "nowhere.json"], "cannot be read"),
     "two patches": ([*BTCV[1:], "--patch", "64", "--patch", "96"], "takes one --patch"),
     "patch": ([*BTCV[1:], "--gpu", "a40", "--patch", "97"], "32"),
     "card": ([*BTCV[1:], "--gpu", "rtx-309"], "did you mean"),

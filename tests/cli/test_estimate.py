@@ -219,6 +219,23 @@ def test_validation_is_asked_for(run, study):
     assert study.calls[2]["validation"] is None
 
 
+def test_validation_comes_from_the_files_schedule(run, study, tmp_path):
+    preset = ("estimate", "--config", "btcv-swinunetr")
+    run(*preset, "--validate", "schedule")
+    assert study.calls[0]["validation"] == Validation((259, 259, 190), None, 4, 0.5)
+    run(*preset, "--validate", "512x512x300", "--overlap", "0.25", "--roi-size", "128")
+    assert study.calls[1]["validation"] == Validation((512, 512, 300), (128, 128, 128), 4, 0.25)
+    run(*preset)
+    assert study.calls[2]["validation"] is None
+    run("estimate", "--config", "brats-segresnet", "--validate", "schedule")
+    assert study.calls[3]["validation"] == Validation((240, 240, 155), (240, 240, 160), 1, 0.5)
+    for words in ((), ("--config", str(tmp_path / "own.yaml"))):
+        (tmp_path / "own.yaml").write_text("model: swinunetr\n")
+        ran = run("estimate", "--validate", "schedule", *words)
+        assert ran.status == 2
+        assert "give a size, or a shape under dataset" in flat(ran.err)
+
+
 def test_validation_says_who_decides_and_what_stitching_saves(run, study):
     ran = run("estimate", "--gpu", "rtx-3090", "--validate", "512x512x300")
     text = flat(ran.out)

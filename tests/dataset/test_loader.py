@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import json
 import os
 import signal
 import threading
@@ -13,14 +14,17 @@ import types
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from segplan.api import loading
-from segplan.api.loading import measure_loader
+from segplan.api.loading import measure_loader, read_loader
 from segplan.api.scanning import open_dataset
 from segplan.dataset import loader
 from segplan.dataset.nouns import CacheMode, ProblemKind, sampled
 from segplan.dataset.pipeline import Recipe, Visit
 from segplan.errors import RequestError, WorkerError
+from segplan.report import loader as report
 from segplan.units import GIB
 from tests.dataset.making import decathlon, nnunet, volume, write
 
@@ -143,6 +147,87 @@ def test_workers(tmp_path, clock):
     assert found.workers == 2
     assert found.visits > 4
     assert found.prefetch_bytes == 8**3 * 2 * 4 * 2 * 2 * 5
+    # Three short epochs: from their start to the first batch, and from the last one to the end.
+    assert len(found.start_s.samples) == loader.STARTS
+    assert 0 < found.start_s.low <= found.start_s.value <= found.start_s.high
+
+
+def test_short_epochs_give_each_worker_one_batch(tmp_path, monkeypatch):
+    orders = []
+
+    def fake(_inner, request, order):
+        orders.append(order)
+        return iter([object()] * request.workers)
+
+    monkeypatch.setattr(loader, "_loader", fake)
+    log = loader._Log(0.0, seen={0, 1, 2}, faults={1: Visit(1, 0.1)})
+    request = dataclasses.replace(REQUEST, workers=3, batch=1)
+    loader._restart(None, request, log, lambda *_: None)
+    assert orders == [[0, 2, 0]] * loader.STARTS  # nothing that cannot be loaded
+    loader._restart(None, dataclasses.replace(REQUEST, workers=0), log, lambda *_: None)
+    assert len(orders) == len(log.starts) == loader.STARTS
+
+
+def test_without_workers_an_epoch_has_no_start(tmp_path, clock):
+    assert measure_loader(decathlon(tmp_path, 2), workers=0, **SMALL).start_s is None
+
+
+def test_a_written_measurement_is_read_back(tmp_path, clock):
+    found = measure_loader(decathlon(tmp_path / "set", 2), workers=1, **SMALL)
+    path = tmp_path / "loader.json"
+    document = report.document(found)
+    path.write_text(json.dumps(document))
+    assert read_loader(path) == found
+    del document["start_s"]  # written before there was one
+    path.write_text(json.dumps(document))
+    assert read_loader(path) == dataclasses.replace(found, start_s=None)
+
+
+@pytest.fixture
+def document():
+    rate = {"value": 4.0, "low": 3.0, "high": 5.0, "samples": [3.0, 5.0]}
+    return {
+        "path": "d", "cases": 2, "measured": 2, "visits": 9, "workers": 2, "cache": "none",
+        "patch": [8, 8, 8], "num_samples": 2, "batch": 1, "spacing": [1.0, 1.0, 1.0],
+        "patches_per_s": rate, "first_patches_per_s": None, "mb_per_s": 1.0, "cold_s": None,
+        "warm_s": None, "case_bytes": 1, "cache_bytes": 1, "worker_bytes": 1, "prefetch_bytes": 1,
+        "host_bytes": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workers": -1}, "workers is -1"),
+        ({"num_samples": 0}, "num_samples is 0"),
+        ({"batch": 0}, "batch is 0"),
+        ({"patches_per_s": {"value": 0.0, "low": 0.0, "high": 0.0}}, "patches_per_s is 0 to 0"),
+        ({"patches_per_s": {"value": 9.0, "low": 1.0, "high": 2.0}}, "patches_per_s is 1 to 2"),
+        ({"start_s": {"value": 1.0, "low": -1.0, "high": 2.0}}, "start_s is -1"),
+        ({"patches_per_s": {"value": float("nan"), "low": 1.0, "high": 2.0}}, "it is no JSON"),
+        ({"cache": "tape"}, "cache"),
+        ({"patch": [8, 8]}, "patch.2: field required"),
+    ],
+)
+def test_a_document_that_cannot_be(tmp_path, document, change, message):
+    path = tmp_path / "loader.json"
+    path.write_text(json.dumps(document))
+    assert read_loader(path).patches_per_s.value == 4.0
+    path.write_text(json.dumps({**document, **change}))
+    with pytest.raises(RequestError, match="no document of segplan loader") as caught:
+        read_loader(path)
+    assert message in str(caught.value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200) | st.just(b"[" * 100_000) | st.just(b"{}") | st.just(b"[1]"))
+def test_a_file_that_is_something_else(tmp_path_factory, raw):
+    path = tmp_path_factory.mktemp("loader") / "loader.json"
+    path.write_bytes(raw)
+    with pytest.raises(RequestError, match="is no document of segplan loader"):
+        read_loader(path)
+    with pytest.raises(RequestError, match="cannot be read"):
+        read_loader(path.parent)
 
 
 def test_cases_that_cannot_be_loaded_are_named(tmp_path, clock):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -11,11 +12,13 @@ from segplan.schedule import (
     FORWARD_SPREAD,
     CasesPerEpoch,
     FixedIterations,
+    LoaderPace,
     Schedule,
     StepSize,
     Validation,
     add,
     checkpoint_seconds,
+    epoch_seconds,
     forward_seconds,
     paced_by,
     scale,
@@ -121,10 +124,58 @@ def test_checkpoints():
 
 
 def test_the_slower_of_gpu_and_loader():
-    assert paced_by(STEP, None) is STEP
+    alone = Duration(0.4, 0.3, 0.5, Basis.SCALED)
+    assert paced_by(STEP, None) == alone
     fast = Duration(0.1, 0.1, 0.1, Basis.MEASURED)
-    assert paced_by(STEP, fast) is STEP
+    assert paced_by(STEP, fast) == alone
     slow = paced_by(STEP, Duration(2, 1.5, 3, Basis.MEASURED))
     assert (slow.seconds, slow.low, slow.high, slow.basis) == (2, 1.5, 3, Basis.MEASURED)
     near = paced_by(STEP, Duration(0.35, 0.32, 0.6, Basis.MEASURED))
     assert (near.seconds, near.low, near.high, near.basis) == (0.4, 0.32, 0.6, Basis.SCALED)
+
+
+def exactly(seconds: float) -> Duration:
+    return Duration(seconds, seconds, seconds, Basis.MEASURED)
+
+
+TEN_CASES = Schedule(5, CasesPerEpoch(10, 4), validation=Validation(6, seconds_per_volume=2.0))
+STARTING = LoaderPace(
+    patch=exactly(0.05), case=exactly(0.2), start=exactly(3), patches_at_once=8, cases_at_once=2
+)
+
+
+def test_every_epoch_waits_for_its_first_batch():
+    # 40 patches in 10 steps of 0.4 s; loading the 32 after the first 8 takes 1.6 s beside them.
+    time = training_seconds(TEN_CASES, STEP, StepSize(4), STARTING)
+    assert time.seconds == pytest.approx(5 * (3 + 10 * 0.4))
+    assert time.basis is Basis.SCALED
+
+
+def test_the_first_batches_of_all_workers_come_together():
+    slow = dataclasses.replace(STARTING, patch=exactly(0.5))
+    time = epoch_seconds(TEN_CASES, STEP, StepSize(4), slow)
+    assert time.seconds == pytest.approx(3 + 32 * 0.5)
+    few = dataclasses.replace(slow, patches_at_once=100)
+    assert epoch_seconds(TEN_CASES, STEP, StepSize(4), few).seconds == pytest.approx(3 + 4)
+
+
+def test_without_workers_loading_and_computing_take_turns():
+    turns = LoaderPace(exactly(0.05), exactly(0.2), beside_steps=False)
+    time = epoch_seconds(TEN_CASES, STEP, StepSize(4), turns)
+    assert time.seconds == pytest.approx(10 * 0.4 + 40 * 0.05)
+
+
+def test_validation_waits_for_volumes_too():
+    forward = exactly(0.1)
+    fast = validation_seconds(TEN_CASES, forward, StepSize(4), PATCH, None, STARTING)
+    assert fast.seconds == pytest.approx(5 * (3 + 6 * 2.0))
+    slow = dataclasses.replace(STARTING, case=exactly(5))
+    time = validation_seconds(TEN_CASES, forward, StepSize(4), PATCH, None, slow)
+    assert time.seconds == pytest.approx(5 * (3 + 4 * 5))  # two of six came with the first
+
+
+def test_a_slow_loader_holds_validation_iterations_up():
+    schedule = Schedule(10, FixedIterations(250, 50))
+    slow = LoaderPace(exactly(1.0))
+    time = validation_seconds(schedule, exactly(0.1), StepSize(2), PATCH, None, slow)
+    assert time.seconds == pytest.approx(10 * 50 * 2 * 1.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from monai.data.meta_obj import get_track_meta
 from monai.data.utils import dense_patch_slices
 from monai.inferers.utils import _get_scan_interval
@@ -13,6 +15,7 @@ from segplan.errors import WorkloadError
 from segplan.step.validate import (
     Validation,
     ValidationStep,
+    call_count,
     main_output,
     predictor,
     window_count,
@@ -73,13 +76,35 @@ def test_one_class_is_a_threshold():
     assert float(step.run([(image, label)])) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("volume", [(96, 96, 96), (97, 200, 64), (512, 512, 300)])
-@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.8])
-def test_windows_are_counted_as_monai_places_them(volume, overlap):
-    window = (96, 64, 32)
+sides = st.integers(1, 400)
+
+
+def monai_windows(volume, window, overlap):
+    """What `sliding_window_inference` does before its first forward pass."""
     padded = tuple(map(max, volume, window))
     stride = _get_scan_interval(padded, window, 3, (overlap,) * 3)
-    assert window_count(volume, window, overlap) == len(dense_patch_slices(padded, window, stride))
+    return len(dense_patch_slices(padded, window, stride, return_slice=False))
+
+
+# Small strides in a large volume make a million windows: MONAI lists them all, the count does not.
+@settings(max_examples=300, deadline=None)
+@given(
+    st.tuples(sides, sides, st.integers(1, 200)),
+    st.tuples(*[st.integers(8, 256)] * 3),
+    st.floats(0, 0.75),
+)
+@example((240, 240, 155), (128, 128, 128), 0.5)
+@example((96, 96, 96), (96, 96, 96), 0.6)
+@example((97, 200, 64), (96, 64, 32), 0.8)
+@example((287, 287, 397), (96, 96, 96), 0.4)
+@example((400, 400, 200), (8, 8, 8), 0.25)
+@example((12, 10, 10), (10, 10, 10), 0.99)  # a stride is never 0
+def test_windows_are_counted_as_monai_places_them(volume, window, overlap):
+    assert window_count(volume, window, overlap) == monai_windows(volume, window, overlap)
+
+
+def test_forward_passes_count_the_last_incomplete_one():
+    assert [call_count(n, 4) for n in (1, 4, 5, 8)] == [1, 1, 2, 2]
 
 
 def test_the_main_output():

@@ -23,9 +23,11 @@ def worker(request):
         with Worker(HANDLE) as worker:
             yield worker
         return
-    with Nursery("tests.worker.handlers:startup") as nursery:
-        with Worker(HANDLE, nursery=nursery) as worker:
-            yield worker
+    with (
+        Nursery("tests.worker.handlers:startup") as nursery,
+        Worker(HANDLE, nursery=nursery) as worker,
+    ):
+        yield worker
 
 
 @pytest.mark.parametrize(
