@@ -15,6 +15,8 @@ import gc
 import gzip
 import json
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,77 @@ def record(workload: Workload) -> dict[str, Any]:
         "workload": workload.to_dict(), "peak2": peaks[0], "reserved2": peaks[1],
         "opseq": sequence, "ops": rows,
     }  # fmt: skip
+
+
+def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Every event of the allocator, with addresses, of three steps in a fresh process.
+
+    A worker's handler: the process must not have touched the card.
+
+    Args:
+        request: {"workload", "limit_mib": the allocator's, or None, "alloc_conf": what
+            `PYTORCH_ALLOC_CONF` says here, or None}.
+        progress: not used.
+
+    Returns:
+        "events": [action, address, bytes] as torch's history has them, from the first allocation
+        to the end of the third step (or the error); "ops": [operator, phase, events of
+        allocation and release before it, after it, shapes]; "segments": [address, bytes] held at
+        the end; the request, the outcome, peaks and versions.
+    """
+    from segplan.probe.device import fraction_for, versions
+    from segplan.probe.outcomes import classify, first_line
+
+    workload = Workload.from_dict(request["workload"])
+    device = str(request.get("device", "cuda"))
+    limit = request["limit_mib"]
+    if limit is not None:
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(fraction_for(limit * 2**20, total), 0)
+    torch.cuda.memory._record_memory_history(context=None, max_entries=2_000_000)
+    outcome, message = "fits", ""
+    operators = Operators()
+    with warnings.catch_warnings(), backend_flags(workload):
+        warnings.simplefilter("ignore")
+        try:
+            network = build(workload)
+            for parameter in network.parameters():
+                if parameter.dim() == 5:
+                    parameter.data = parameter.data.contiguous(
+                        memory_format=MEMORY_FORMAT[workload.memory_format]
+                    )
+            network = network.to(device)
+            step = make_step(
+                workload, network, device_type=device,
+                on_phase=lambda phase: setattr(operators, "phase", phase),
+            )  # fmt: skip
+            images, labels = make_batch(workload, device)
+            for _ in range(3):
+                with operators:
+                    step.run(images, labels)
+            torch.cuda.synchronize()
+        except Exception as error:
+            outcome = classify(type(error).__name__, str(error)).value
+            message = first_line(type(error).__name__, str(error))
+        snapshot = torch.cuda.memory._snapshot()
+    stats = torch.cuda.memory_stats()
+    return {
+        **request, "outcome": outcome, "message": message,
+        "events": [[e["action"], e.get("addr", 0), e["size"]] for e in snapshot["device_traces"][0]
+                   if e["action"] in ACTIONS],
+        "ops": operators.rows,
+        "segments": [[s["address"], s["total_size"]] for s in snapshot["segments"]],
+        "peak_allocated": stats["allocated_bytes.all.peak"],
+        "peak_reserved": stats["reserved_bytes.all.peak"],
+        "retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"],
+        "environment": {"card": torch.cuda.get_device_name(), **versions()},
+    }  # fmt: skip
+
+
+ACTIONS = (
+    "alloc", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "oom",
+)  # fmt: skip
 
 
 def workloads() -> list[Workload]:

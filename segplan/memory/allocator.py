@@ -16,7 +16,7 @@ very same size, because best fit orders by (size, address).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -34,6 +34,13 @@ MIN_LARGE_ALLOC: Final = 10 * MIB
 """`kMinLargeAlloc`: from here on a request gets a segment of its own size."""
 ROUND_LARGE: Final = 2 * MIB
 """`kRoundLarge`: to which such a segment is rounded up."""
+
+REGION: Final = 32 * MIB
+"""Granularity in which the driver reserves addresses (recorded with torch 2.11.0+cu130, driver
+580)."""
+
+FIRST_REGION: Final = 512 * MIB
+"""About what fills from below before regions are reserved downward (as recorded)."""
 
 Trace = Callable[[str, int, int], None]
 """Receives (action, address, bytes); actions are named as in torch's memory snapshots."""
@@ -122,15 +129,24 @@ def segment_size(rounded: int, settings: Settings = DEFAULTS) -> int:
 
 
 class AddressSpace:
-    """Where `cudaMalloc` puts segments: the lowest gap that is large enough, 2 MiB aligned.
+    """Where `cudaMalloc` puts segments, as seen on Linux: the newest lie lowest.
 
-    Fresh addresses only grow; ranges given back are merged and used again. This is a
-    model of the driver, not a replica.
+    The driver has a first region, which fills from below. Then it reserves regions of whole
+    32 MiB, each as high as one fits below what is taken (as the kernel maps memory), and puts a
+    segment at a region's start. What is left at a region's end serves later segments that fit,
+    the lowest first. A region all of whose segments were given back is given back too.
+
+    This is a model of the driver, not a replica: what else the process maps moves addresses. It
+    has 95 % of the pairs of equal segments in the order in which they were recorded
+    (`tests/memory/recorded`), and that order decides which of two equal blocks is taken, and with
+    it whether a step trains near its limit: the same requests with the recorded addresses end in
+    the very same failure.
     """
 
-    def __init__(self, base: int = 2**32) -> None:
-        self._end = base
-        self._gaps: list[tuple[int, int]] = []  # (address, end), sorted, disjoint
+    def __init__(self, top: int = 2**46, first: int = FIRST_REGION) -> None:
+        self._top = top
+        self._regions = [(top - first, top)] if first else []  # (address, end), sorted, disjoint
+        self._gaps = list(self._regions)  # within regions, sorted, disjoint
 
     def take(self, size: int) -> int:
         """Address of `size` bytes."""
@@ -142,20 +158,32 @@ class AddressSpace:
                 else:
                     self._gaps[i] = (address + size, end)
                 return address
-        address = self._end
-        self._end += size
+        room = -(-size // REGION) * REGION
+        below = self._top
+        for i in range(len(self._regions) - 1, -1, -1):
+            if below - self._regions[i][1] >= room:
+                break
+            below = self._regions[i][0]
+        address = below - room
+        insort(self._regions, (address, below))
+        if size < room:
+            insort(self._gaps, (address + size, below))
         return address
 
     def give(self, address: int, size: int) -> None:
         """Takes back what `take` returned."""
         end = address + -(-size // ROUND_LARGE) * ROUND_LARGE
+        region = self._regions[bisect_left(self._regions, (address + 1,)) - 1]
         i = bisect_left(self._gaps, (address, end))
-        if i < len(self._gaps) and self._gaps[i][0] == end:
+        if i < len(self._gaps) and self._gaps[i][0] == end and end < region[1]:
             end = self._gaps.pop(i)[1]
-        if i > 0 and self._gaps[i - 1][1] == address:
+        if i > 0 and self._gaps[i - 1][1] == address and address > region[0]:
             i -= 1
             address = self._gaps.pop(i)[0]
-        self._gaps.insert(i, (address, end))
+        if (address, end) == region:
+            self._regions.remove(region)
+        else:
+            self._gaps.insert(i, (address, end))
 
 
 class _Block:

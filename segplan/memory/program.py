@@ -76,6 +76,8 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
     next_start = next(starts)
     have_cublas: set[bool] = set()
     position = 0
+    scattered = _scattered_gradients(trace) if on is not None else {}
+    stands_for: dict[int, int] = {}
 
     def copy(until: int) -> None:
         nonlocal position, next_start
@@ -83,17 +85,24 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
             if i == next_start:
                 program.step_starts.append(len(ops))
                 next_start = next(starts)
-            ops.append(abs(trace.events[i]))
+            ident = abs(trace.events[i])
+            ops.append(stands_for.pop(ident, ident))
         position = until
 
     for op in trace.ops:
         copy(op.at)
+        gradient = scattered.get(op.at)
+        if gradient is not None:
+            storage = program.new(program.sizes[gradient], TEMPORARY)
+            ops += [storage, gradient]
+            stands_for[gradient] = storage
         program.marks.append(Mark(len(ops), op.name, op.phase, op.step))
         if on is None:
             copy(op.end)
             continue
         if uses_cublas(op) and (op.phase == "backward") not in have_cublas:
             have_cublas.add(op.phase == "backward")
+            copy(op.end)  # the output comes first
             ops.append(program.new(cublas_workspace(on.capability), WORKSPACE))
         needed = temporaries(op, on)
         if not needed:
@@ -118,6 +127,92 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
         ops.extend(held)
     copy(len(trace.events))
     return program
+
+
+def with_another_step(program: Program) -> Program:
+    """The program with its last step once more; itself where steps differ.
+
+    The pool may go on breaking up after the third step: near the limit some steps train three
+    times and fail at the fourth, and the fifth is as the fourth (read off replays of recorded
+    runs). Buffers of the further step are new ones of the same sizes; what the last step frees of
+    the one before it, the further one frees of the last.
+    """
+    if len(program.step_starts) < 2:
+        return program
+    *_, before, last = program.step_starts
+    alive = set(_alive(program.ops, before - 1)) if before else set()
+    made_before = _allocated(program.ops[before:last], alive)
+    alive_last = set(_alive(program.ops, last - 1))
+    made = _allocated(program.ops[last:], alive_last)
+    if [program.sizes[i] for i in made_before] != [program.sizes[i] for i in made]:
+        return program
+    following = dict(zip(made_before, made, strict=True))
+    longer = Program(
+        ops=list(program.ops), sizes=list(program.sizes), kinds=list(program.kinds),
+        modules=list(program.modules), optional=dict(program.optional),
+        step_starts=[*program.step_starts, len(program.ops)], marks=program.marks,
+    )  # fmt: skip
+    for ident in made:
+        following[ident] = longer.new(
+            program.sizes[ident], program.kinds[ident], program.modules[ident]
+        )
+        if ident in program.optional:
+            longer.optional[following[ident]] = program.optional[ident]
+    for ident in program.ops[last:]:
+        if ident not in following:  # something from before both steps
+            return program
+        longer.ops.append(following[ident])
+    return longer
+
+
+def _allocated(ops: Sequence[int], alive: set[int]) -> list[int]:
+    """What a piece of a program allocates, in order."""
+    alive = set(alive)
+    made = []
+    for ident in ops:
+        if ident in alive:
+            alive.remove(ident)
+        else:
+            alive.add(ident)
+            made.append(ident)
+    return made
+
+
+def _scattered_gradients(trace: Trace) -> dict[int, int]:
+    """Gradients that the real step copies into a storage of their base: {index of event: id}.
+
+    An operator in place on a view (an activation on the output of instance norm, which is a view
+    of a batch norm's) gives the view a new gradient function. On CUDA that is
+    `AsStridedBackward0`: `as_strided_backward` (FunctionsManual.cpp) allocates zeros of the
+    base's size, copies the gradient there and lets go of it; only then `CopySlices` begins
+    (`new_empty_strided`). Fake tensors replay the view instead, which allocates nothing, or a
+    `clone` where the gradient is a slice. Where the gradient comes from another `CopySlices`, it
+    lies in such a storage already.
+    """
+    found: dict[int, int] = {}
+    last: dict[int, list[int]] = {}  # live buffers by size, the youngest last
+    copied: set[int] = set()
+    position = 0
+    for op in trace.ops:
+        if op.phase != "backward":
+            continue
+        if op.name == "clone.default":
+            copied.update(e for e in trace.events[op.at : op.end] if e > 0)
+        if op.name == "new_empty_strided.default":
+            for event in trace.events[position : op.at]:
+                size = trace.sizes[abs(event)]
+                if event > 0:
+                    last.setdefault(size, []).append(event)
+                elif -event in last.get(size, ()):
+                    last[size].remove(-event)
+            position = op.at
+            made = [e for e in trace.events[op.at : op.end] if e > 0]
+            if made:
+                alive = last.get(trace.sizes[made[0]], [])
+                if alive and alive[-1] not in copied:
+                    found[op.at] = alive[-1]
+                copied.update(made)
+    return found
 
 
 def then_validate(training: Trace, validation: Trace) -> Trace:

@@ -246,6 +246,7 @@ def trace_validation(workload: Workload, network: nn.Module, validation: Validat
     def volumes() -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(VOLUMES):
             recorder.phase = "input"
+            predict.left = REAL_PASSES  # what the volume before left is there only now
             yield (
                 torch.empty((1, workload.in_channels, *validation.volume), device=HOST),
                 torch.empty((1, 1, *validation.volume), device=HOST),
@@ -258,10 +259,11 @@ def trace_validation(workload: Workload, network: nn.Module, validation: Validat
             recorder.track(buffer, BUFFER)
         training = _trained_once(workload, network, recorder)
         recorder.trace.step_starts.append(len(recorder.trace.events))
+        predict = _FewPasses(predictor(network))
         step = ValidationStep(
             workload=workload,
             validation=_with_few_windows(workload, validation),
-            predict=_FewPasses(predictor(network)),
+            predict=predict,
             device=torch.device("cpu"),
             host=HOST,
             device_type="cpu",

@@ -370,16 +370,22 @@ def test_expandable_best_fit_prefers_blocks_that_cannot_grow():
 # Addresses.
 
 
-def test_address_space_reuses_the_lowest_gap():
-    space = AddressSpace(0)
-    a, b, c = (space.take(size * MIB) for size in (4, 6, 3))  # 3 MiB take 4
-    assert (a, b, c) == (0, 4 * MIB, 10 * MIB)
-    assert space.take(2 * MIB) == 14 * MIB
-    space.give(a, 4 * MIB)
-    space.give(c, 3 * MIB)
-    space.give(b, 6 * MIB)
-    assert space.take(14 * MIB) == 0
-    assert space.take(2 * MIB) == 16 * MIB
+def test_address_space_goes_down_in_regions_and_fills_their_ends():
+    space = AddressSpace(1024 * MIB, first=64 * MIB)
+    assert space.take(40 * MIB) == 960 * MIB  # the first region, from below
+    assert space.take(20 * MIB) == 1000 * MIB
+    a = space.take(100 * MIB)  # 128 MiB below
+    b = space.take(64 * MIB)
+    assert (a, b) == (832 * MIB, 768 * MIB)
+    assert space.take(3 * MIB) == a + 100 * MIB  # 3 MiB take 4; the lowest end with room
+    space.give(b, 64 * MIB)
+    assert space.take(96 * MIB) == 736 * MIB  # too large for the hole
+    assert space.take(50 * MIB) == 672 * MIB  # as is the hole's 32 MiB that is left
+    space.give(a, 100 * MIB)
+    assert space.take(90 * MIB) == a  # within a region that still holds something
+    space.give(a, 90 * MIB)
+    space.give(a + 100 * MIB, 3 * MIB)
+    assert space.take(128 * MIB) == a  # the region was given back
 
 
 def test_recorded_addresses():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from segplan.memory.kernels import Architecture
 from segplan.memory.limits import kernel_limit, most_elements
 from segplan.memory.program import (
     INPUTS,
@@ -15,6 +16,7 @@ from segplan.memory.program import (
     holdings,
     peak,
     then_validate,
+    with_another_step,
 )
 from segplan.trace.tape import (
     ACTIVATION,
@@ -117,6 +119,43 @@ def test_validation_follows_the_training_on_its_state():
     validation.events.append(-1)
     with pytest.raises(ValueError, match="frees"):
         then_validate(training, validation)
+
+
+def test_another_step_frees_what_the_last_one_left():
+    program = Program()
+    weight = program.new(1000, PARAMETER)
+    program.ops.append(weight)
+    gradients: list[int] = []
+    for _ in range(3):
+        program.step_starts.append(len(program.ops))
+        scratch = program.new(5000, WORKSPACE)
+        program.optional[scratch] = (0,)
+        gradient = program.new(1000, GRADIENT)
+        program.ops += [*gradients, scratch, gradient, scratch]
+        gradients = [gradient]
+    longer = with_another_step(program)
+    fresh = len(program.sizes)
+    assert longer.ops == [*program.ops, *gradients, fresh, fresh + 1, fresh]
+    assert longer.sizes[fresh:] == [5000, 1000]
+    assert longer.optional[fresh] == (0,)
+    assert peak(longer)[0] == peak(program)[0]
+    program.sizes[gradients[0]] = 2000  # steps that differ are not repeated
+    assert with_another_step(program) is program
+
+
+def test_a_gradient_of_a_view_is_copied_into_its_bases_storage():
+    trace = trace_of(
+        *((size, TEMPORARY, "") for size in (4096, 4096, 4096)),
+        events=[1, 2, -1, 3, -2], starts=[0],
+    )  # fmt: skip
+    trace.ops += [
+        Op("add.Tensor", "backward", 0, 0, 1, (), (), ()),
+        Op("new_empty_strided.default", "backward", 0, 1, 2, (), (), ()),
+        Op("new_empty_strided.default", "backward", 0, 3, 4, (), (), ()),
+    ]
+    assert compile_program(trace, None).ops == [1, 2, 1, 3, 2]
+    # The gradient 1 gives way to storage 4; what the first CopySlices made lies in one already.
+    assert compile_program(trace, Architecture()).ops == [1, 4, 1, 2, 4, 3, 2]
 
 
 @pytest.mark.parametrize("side", [1024, 2048])
