@@ -157,21 +157,9 @@ def days(
         raise RequestError("days takes one --patch; segplan fit takes several.")
     opt.at_least("--gpus-per-job", gpus_per_job, 1)
     given = {
-        "model": model,
-        "model_args": opt.parse_model_args(model_arg),
-        "in_channels": in_channels,
-        "out_channels": out_channels,
+        **opt.workload_options(locals()),
         "patch": patches[0] if patches else None,
         "batch": opt.at_least("--batch", batch, 1),
-        "precision": precision,
-        "optimizer": optimizer,
-        "loss": loss,
-        "checkpointing": checkpointing,
-        "memory_format": memory_format,
-        "cudnn_benchmark": cudnn_benchmark,
-        "zero_grad": zero_grad,
-        "grad_accumulation": grad_accumulation,
-        "grad_clip": grad_clip,
         "gpu": gpu,
         "gpus": None if gpus is None else [name.strip() for name in gpus.split(",")],
         "reserve": opt.parse_mib("--reserve", reserve),

@@ -90,18 +90,8 @@ def export(
     values = opt.merge(
         config,
         {
-            "model": model,
-            "model_args": opt.parse_model_args(model_arg),
-            "in_channels": in_channels,
-            "out_channels": out_channels,
+            **opt.workload_options(locals()),
             "patches": opt.parse_patches(patch),
-            "precision": precision,
-            "optimizer": optimizer,
-            "loss": loss,
-            "checkpointing": checkpointing,
-            "memory_format": memory_format,
-            "cudnn_benchmark": cudnn_benchmark,
-            "grad_clip": grad_clip,
             "gpu": gpu,
         },
     )

@@ -132,6 +132,9 @@ AsJson = Annotated[
 ]
 
 _WORKLOAD_KEYS = tuple(Workload().to_dict())
+_WORKLOAD_OPTIONS = tuple(
+    key for key in _WORKLOAD_KEYS if key not in ("model_args", "patch", "batch")
+)
 
 
 def merge(config: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +162,12 @@ def merge(config: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         **new.pop("model_args", {}),
     }
     return {**values, **new, "model_args": arguments}
+
+
+def workload_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload's options among a command's arguments (`locals()` of the command)."""
+    found = {key: arguments[key] for key in _WORKLOAD_OPTIONS if key in arguments}
+    return {**found, "model_args": parse_model_args(arguments["model_arg"])}
 
 
 def workload_of(values: Mapping[str, Any]) -> Workload:
