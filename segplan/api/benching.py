@@ -163,8 +163,8 @@ def bench(
     return found
 
 
-def card_here(gpu: str) -> LocalCard:
-    """The card of this machine that `gpu` names.
+def card_here(gpu: str, command: str = "bench") -> LocalCard:
+    """The card of this machine that `gpu` names, for a command that measures one.
 
     Raises:
         CardError: it names no card of this machine, or there is none; the message says the fix.
@@ -172,8 +172,8 @@ def card_here(gpu: str) -> LocalCard:
     requests = parse_gpus(gpu)
     if len(requests) != 1 or requests[0].kind is not GpuKind.LOCAL:
         raise CardError(
-            f"bench measures one card of this machine, and '{gpu[:80]}' is none: write --gpu 0; "
-            "segplan estimate and segplan fit predict cards by name."
+            f"{command} measures one card of this machine, and '{gpu[:80]}' is none: write "
+            "--gpu 0; segplan estimate and segplan fit predict cards by name."
         )
     reason = "the driver shows no card, or CUDA_VISIBLE_DEVICES leaves none"
     try:
@@ -182,8 +182,8 @@ def card_here(gpu: str) -> LocalCard:
         cards, reason = (), error.reason
     if not cards:
         raise CardError(
-            f"bench measures a card of this machine, and no NVIDIA GPU is usable here ({reason}): "
-            "run it on the machine with the card."
+            f"{command} measures a card of this machine, and no NVIDIA GPU is usable here "
+            f"({reason}): run it on the machine with the card."
         )
     return select(requests[0].text, cards)
 

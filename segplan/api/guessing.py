@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self
+from typing import Any, Self
 
 from segplan.api.fitting import Question, predicted_batch, trace_known, trace_others
 from segplan.api.predicting import Predictor
@@ -70,7 +70,8 @@ class Guesses:
                 if patch not in known:
                     self._guess(patch)
         except BaseException as error:  # whoever waits shall know
-            for future in (self._known, *self._found.values()):
+            waited_for: list[Future[Any]] = [self._known, *self._found.values()]
+            for future in waited_for:
                 if not future.done():
                     future.set_exception(error)
             raise

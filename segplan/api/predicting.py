@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
+from segplan.api.calibrations import in_use, timed_card_for, timed_here
 from segplan.errors import SegplanError, WorkerError
 from segplan.gpus import Card
 from segplan.memory.alloc_conf import settings_from_environment
@@ -17,7 +18,7 @@ from segplan.memory.prediction import Target, predict_trace, program_of
 from segplan.memory.program import peak
 from segplan.results import MemoryEstimate, StepTime
 from segplan.timing.model import Calibration, NotTimeable, Seconds, shipped_calibration
-from segplan.timing.prediction import predict_forward, predict_step
+from segplan.timing.prediction import TimedCard, predict_forward, predict_step
 from segplan.timing.work import WorkTable, work_table
 from segplan.trace import cache
 from segplan.trace.job import TARGET
@@ -86,6 +87,8 @@ class Predictor:
         self._limits: dict[tuple[Patch, int], str | None] = {}
         self._traces: dict[tuple[Patch, int], Trace] = {}
         self._work: dict[tuple[Patch, int], WorkTable] = {}
+        self._own: Sequence[TimedCard] | None = None
+        self._timed_cards: dict[str, TimedCard | None] = {}
         self._pool: WorkerPool | None = None
         self._stopped = False
         self._done = self._total = 0
@@ -228,7 +231,9 @@ class Predictor:
             return None
         workload = self.workload.replace(patch=patch, batch=batch)
         try:
-            return predict_step(self._table(patch, batch), workload, self.card, self.calibration)
+            return predict_step(
+                self._table(patch, batch), workload, self.card, self.calibration, self._timed
+            )
         except NotTimeable:
             return None
 
@@ -238,7 +243,9 @@ class Predictor:
             return None
         workload = self.workload.replace(patch=patch, batch=batch)
         try:
-            return predict_forward(self._table(patch, batch), workload, self.card, self.calibration)
+            return predict_forward(
+                self._table(patch, batch), workload, self.card, self.calibration, self._timed
+            )
         except NotTimeable:
             return None
 
@@ -246,6 +253,17 @@ class Predictor:
     def calibration(self) -> Calibration:
         """What step times rest on."""
         return shipped_calibration()
+
+    @property
+    def _timed(self) -> TimedCard | None:
+        """Operators timed one by one that step times on this card rest on, if there are any."""
+        if self.card is None or not in_use():
+            return None
+        if self._own is None:
+            self._own = timed_here()
+        if self.card.slug not in self._timed_cards:
+            self._timed_cards[self.card.slug] = timed_card_for(self.card, self._own)
+        return self._timed_cards[self.card.slug]
 
     def _table(self, patch: Patch, batch: int) -> WorkTable:
         if (patch, batch) not in self._work:

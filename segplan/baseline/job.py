@@ -37,7 +37,7 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     from segplan.baseline.measuring import Request, measure, series_plain
     from segplan.baseline.networks import build
 
-    _check(torch)
+    check(torch, "bench")
     capability = torch.cuda.get_device_capability(0)
     support = build_support(capability, torch.cuda.get_arch_list())
     progress({"build": support})
@@ -91,7 +91,12 @@ def no_kernels(capability: tuple[int, int], version: str, architectures: Sequenc
     )
 
 
-def _check(torch: Any) -> None:
+def check(torch: Any, command: str) -> None:
+    """Make sure that torch can use the card.
+
+    Raises:
+        CardError: it cannot; the message names the command to run again.
+    """
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -99,5 +104,5 @@ def _check(torch: Any) -> None:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CardError(
             f"PyTorch cannot use the card{build}: {line.rstrip('.')}. Install a CUDA build of "
-            "torch on the machine with the card, then run bench again."
+            f"torch on the machine with the card, then run {command} again."
         ) from error

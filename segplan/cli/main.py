@@ -19,6 +19,7 @@ from segplan import __version__
 from segplan.cli import (
     bench,
     buy,
+    calibrate,
     compare,
     days,
     estimate,
@@ -78,6 +79,7 @@ app.command(epilog=_example("compare --model swinunetr --batch 2 --gpus rtx-3090
 app.command(epilog=_example("days --config btcv-swinunetr --gpus rtx-3090,a40"))(days.days)
 app.command(epilog=_example("gpus rtx-3090"))(gpus.gpus)
 app.command(epilog=_example("bench --gpu 0"))(bench.bench)
+app.command(epilog=_example("calibrate --gpu 0"))(calibrate.calibrate)
 app.command(epilog=_example("scan Task09_Spleen --spacing 1.5x1.5x2"))(scan.scan)
 app.command(epilog=_example("loader --data Task09_Spleen --workers 4"))(loader.loader)
 app.command(epilog=_example("models swinunetr"))(models.models)

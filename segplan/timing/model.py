@@ -168,9 +168,20 @@ def seconds(
     calibration: Calibration,
     *,
     channels_last: bool = False,
+    factors: NDArray[np.float64] | None = None,
 ) -> Seconds:
-    """The time of a step with this work on a card with these rates."""
+    """The time of a step with this work on a card with these rates.
+
+    Args:
+        table: the work.
+        rates: of the card.
+        calibration: shares of the rates that are reached.
+        channels_last: memory format of the network.
+        factors: on the time of each entry of the table (`segplan.timing.correction`).
+    """
     waits = _waits(table, rates, calibration, channels_last)
+    if factors is not None:
+        waits = waits * factors
     kernels = waits.sum(axis=0)
     f = calibration.factors
     gpu = [float(kernels[table.phase == phase].sum()) for phase in range(3)]
@@ -188,6 +199,13 @@ def seconds(
         by_bound=dict(zip(BOUNDS, map(float, waits.sum(axis=1)), strict=True)),
         total=total,
     )
+
+
+def kernel_seconds(
+    table: WorkTable, rates: Rates, calibration: Calibration, *, channels_last: bool = False
+) -> NDArray[np.float64]:
+    """Seconds on the card of each entry of the table."""
+    return np.asarray(_waits(table, rates, calibration, channels_last).sum(axis=0))
 
 
 def forward_seconds(parts: Seconds) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,9 @@ class Work:
         tiles: pieces that blocks of threads work on side by side (output tiles of a matrix
             product, channels of a norm); 0 where there are always enough.
         inner: length of a matrix product's sums; 0 where there is none.
+        variant: which operator of its kind it is, in what data types: kernels differ.
+        run: bytes that lie together both where a strided operator reads and where it writes;
+            0 for others.
     """
 
     kind: str
@@ -78,6 +82,8 @@ class Work:
     turned: float = 0.0
     tiles: float = 0.0
     inner: float = 0.0
+    variant: str = ""
+    run: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class WorkTable:
     Attributes:
         kind: index into `KINDS`.
         dtype: index into `DTYPES`.
-        flops, moved, turned, tiles: as in `Work`.
+        flops, moved, turned, tiles, inner, run: as in `Work`.
+        variant: a number for each different `variant`.
         launches: operators dispatched, by phase (forward, backward, optimizer).
     """
 
@@ -99,6 +106,8 @@ class WorkTable:
     turned: NDArray[np.float64]
     tiles: NDArray[np.float64]
     inner: NDArray[np.float64]
+    variant: NDArray[np.int64]
+    run: NDArray[np.float64]
     launches: tuple[int, int, int]
 
 
@@ -119,12 +128,28 @@ def work_table(ops: Sequence[Op]) -> WorkTable:
         turned=np.array([w.turned for w in found], dtype=np.float64),
         tiles=np.array([w.tiles for w in found], dtype=np.float64),
         inner=np.array([w.inner for w in found], dtype=np.float64),
+        variant=np.array([crc32(w.variant.encode()) for w in found], dtype=np.int64),
+        run=np.array([w.run for w in found], dtype=np.float64),
         launches=(launches["forward"], launches["backward"], launches["optimizer"]),
     )
 
 
 def work_of(op: Op, phase: str) -> list[Work]:
     """What one operator does; nothing for those that only allocate."""
+    works = _work_of(op, phase)
+    if all(work.variant for work in works):
+        return works
+    variant = f"{op.name} {_types(op.inputs)} {_types(op.outputs)}"
+    return [work if work.variant else replace(work, variant=variant) for work in works]
+
+
+def _types(tensors: Sequence[TensorMeta]) -> str:
+    """The data types of the tensors that matter, the largest first."""
+    most = max((t.numel for t in tensors), default=0)
+    return ",".join(dict.fromkeys(t.dtype for t in tensors if 2 * t.numel >= most))
+
+
+def _work_of(op: Op, phase: str) -> list[Work]:
     if op.name in _NOTHING:
         return []
     rule = _RULES.get(op.name)
@@ -157,9 +182,29 @@ def _dtype(op: Op) -> str:
 
 def _stream(op: Op, phase: str, kind: str) -> Work:
     moved = float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
+    run = 0.0
     if kind == "elementwise" and not _same_order(op):
-        kind = "strided"
-    return Work(kind, phase, _dtype(op), 0.0, moved)
+        kind, run = "strided", _run(op)
+    return Work(kind, phase, _dtype(op), 0.0, moved, run=run)
+
+
+def _run(op: Op) -> float:
+    """Bytes that lie together in the largest tensor read and in the largest written."""
+    if not op.inputs or not op.outputs:
+        return 0.0
+    read, written = (max(t, key=lambda t: t.numel) for t in (op.inputs, op.outputs))
+    if len(read.shape) != len(written.shape):
+        return 0.0
+    length = 1
+    for i in sorted(range(len(written.shape)), key=lambda i: written.strides[i]):
+        if written.shape[i] == 1:
+            continue
+        if read.shape[i] != written.shape[i] or not (
+            read.strides[i] == written.strides[i] == length
+        ):
+            break
+        length *= written.shape[i]
+    return float(length * ITEM_BYTES.get(written.dtype, 4))
 
 
 def _same_order(op: Op) -> bool:
@@ -177,15 +222,19 @@ def _same_order(op: Op) -> bool:
 def _convolution(op: Op, phase: str) -> list[Work]:
     image, weight, result = op.inputs[0], op.inputs[1], op.outputs[0]
     return _conv_works(
-        phase, image, weight, result, ("forward",), bool(op.args[6]), int(op.args[8])
-    )
+        phase, image, weight, result, ("forward",), bool(op.args[6]), int(op.args[8]),
+        max(op.args[3]) > 1,
+    )  # fmt: skip
 
 
 def _convolution_backward(op: Op, phase: str) -> list[Work]:
     result, image, weight = op.inputs[0], op.inputs[1], op.inputs[2]
     mask = op.args[10]
     tasks = [name for name, wanted in zip(("input", "weight"), mask[:2], strict=True) if wanted]
-    found = _conv_works(phase, image, weight, result, tasks, bool(op.args[7]), int(op.args[9]))
+    found = _conv_works(
+        phase, image, weight, result, tasks, bool(op.args[7]), int(op.args[9]),
+        max(op.args[4]) > 1,
+    )  # fmt: skip
     if mask[2]:
         found.append(Work("reduction", phase, _dtype(op), 0.0, float(_bytes(result))))
     return found
@@ -203,6 +252,7 @@ def _conv_works(
     tasks: Sequence[str],
     transposed: bool,
     groups: int,
+    strided: bool,
 ) -> list[Work]:
     """Work of a convolution and of its gradients: each is one matrix product.
 
@@ -222,9 +272,10 @@ def _conv_works(
         turned = float(sum(_bytes(t) for t in (image, result) if t.shape[1] > 1))
     works = []
     for task in tasks:
+        variant = f"{task}{' transposed' * transposed}{' strided' * strided}"
         if groups > 1:
             flops = 2.0 * samples * voxels * (c_in // groups) * kernel * c_out
-            works.append(Work("grouped_conv", phase, dtype, flops, moved))
+            works.append(Work("grouped_conv", phase, dtype, flops, moved, variant=variant))
             continue
         # As matrix products (rows, columns, inner); a transposed convolution is a gradient.
         if task == "weight":
@@ -239,7 +290,9 @@ def _conv_works(
             if not transposed and voxels == prod(image.shape[2:]):  # stride 1: a plain convolution
                 product = (samples * voxels, wide, _padded(narrow) * kernel)
         kind = "pointwise_conv" if flat else _CONVOLUTIONS[task]
-        works.append(_product(kind, phase, dtype, 1, product, moved, turned))
+        works.append(
+            replace(_product(kind, phase, dtype, 1, product, moved, turned), variant=variant)
+        )
     return works
 
 

@@ -26,7 +26,7 @@ def test_the_page_is_current():
 
 
 COMMANDS = """
-bench buy compare days estimate export fit gpus loader models report results scan
+bench buy calibrate compare days estimate export fit gpus loader models report results scan
 """.split()
 
 

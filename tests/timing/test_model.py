@@ -38,6 +38,8 @@ def table(
         turned=column(turned),
         tiles=column(tiles),
         inner=column(inner),
+        variant=np.zeros(count, dtype=int),
+        run=column(0.0),
         launches=launches,
     )
 
