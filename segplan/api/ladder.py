@@ -17,6 +17,7 @@ from segplan.memory.prediction import Target, predict
 from segplan.networks import arguments_of, network_of, resolve, rule_for
 from segplan.results import MemoryEstimate
 from segplan.step.validate import Validation
+from segplan.trace import cache
 from segplan.trace.job import TARGET
 from segplan.trace.tape import AFFINE_BATCHES, Tape, Trace, trace_from_json
 from segplan.units import MIB, Patch
@@ -119,6 +120,7 @@ class Tracer:
         jobs: list[tuple[Workload, Validation | None]] = [
             (w, None) for w in dict.fromkeys(workloads)
             if w.key() not in self._failed and self._tape(w).missing(w.batch)
+            and not self._found(w)
         ]  # fmt: skip
         jobs += [
             (w, v) for w, v in dict.fromkeys((_batch_1(w), v) for w, v in validations)
@@ -141,13 +143,25 @@ class Tracer:
             if validation is not None:
                 what = f"validation on {_size(validation.volume)}"
             self.progress(self._done, self._total, f"traced {workload.model} {what}")
-            found = result if isinstance(result, SegplanError) else trace_from_json(result["trace"])
-            if validation is not None:
-                self._validations[workload, validation] = found
-            elif isinstance(found, SegplanError):
-                self._failed[workload.key()] = found
+            if isinstance(result, SegplanError):
+                if validation is None:
+                    self._failed[workload.key()] = result
+                else:
+                    self._validations[workload, validation] = result
+                continue
+            trace = trace_from_json(result["trace"])
+            if validation is None:
+                self._tape(workload).traces[workload.batch] = trace
+                cache.keep(workload, result["trace"])
             else:
-                self._tape(workload).traces[workload.batch] = found
+                self._validations[workload, validation] = trace
+
+    def _found(self, workload: Workload) -> bool:
+        """Take a step's trace from an earlier run, if there is one."""
+        trace = cache.load_trace(workload)
+        if trace is not None:
+            self._tape(workload).traces[workload.batch] = trace
+        return trace is not None
 
     def validation(self, workload: Workload, validation: Validation) -> Trace:
         """The trace of a validation; raises as `tape`."""

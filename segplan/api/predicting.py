@@ -171,13 +171,10 @@ class Predictor:
 
     def _found(self, patch: Patch, batch: int) -> bool:
         """Take a trace from an earlier run, if there is one."""
-        kept = cache.load(self.workload.replace(patch=patch, batch=batch))
-        if kept is None:
+        trace = cache.load_trace(self.workload.replace(patch=patch, batch=batch))
+        if trace is None:
             return False
-        try:
-            self._tape(patch).traces[batch] = trace_from_json(kept)
-        except (KeyError, TypeError, ValueError, IndexError):
-            return False
+        self._tape(patch).traces[batch] = trace
         self._done += 1
         return True
 

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from segplan.trace.tape import Trace, trace_from_json
 from segplan.workload import Workload
 
 VARIABLE = "SEGPLAN_CACHE"
@@ -54,6 +55,17 @@ def load(workload: Workload) -> dict[str, Any] | None:
     except (OSError, EOFError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def load_trace(workload: Workload) -> Trace | None:
+    """`load`, as a trace; None as well where the values make no sense."""
+    kept = load(workload)
+    if kept is None:
+        return None
+    try:
+        return trace_from_json(kept)
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
 
 
 def keep(workload: Workload, trace: dict[str, Any]) -> None:

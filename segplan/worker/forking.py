@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from segplan.worker.child import die_with, serve
@@ -23,6 +23,7 @@ from segplan.worker.handlers import load
 from segplan.worker.launch import has_ended, kill_group, spawn
 
 _LOOK_S = 0.05  # how often it looks for children that have ended
+_LOOK_KILLED_S = 0.005  # the same while somebody waits for one that was killed
 _LONGEST_ORDER = 2**20
 _FDS = 4  # request, reply, output, control
 
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     die_with(args.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = args.sys_path
-    with contextlib.suppress(Exception):  # a child that imports the same will tell
+    with contextlib.suppress(Exception, SystemExit):  # a child that imports the same will tell
         load(args.startup)()
     orders = socket.socket(fileno=args.fd)
     os.set_inheritable(args.fd, False)
@@ -47,15 +48,17 @@ def main(argv: list[str] | None = None) -> None:
 
 def _serve_orders(orders: socket.socket, *, forks: bool) -> None:
     children: dict[socket.socket, int] = {}
+    killed: set[socket.socket] = set()
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
     while True:
-        for key, _ in selector.select(_LOOK_S if children else None):
+        for key, _ in selector.select(_pause(children, killed)):
             ready = key.fileobj
             assert isinstance(ready, socket.socket)
             if ready is not orders:  # nothing is ever sent on it: its other side has closed
                 selector.unregister(ready)
                 kill_group(children[ready])
+                killed.add(ready)
                 continue
             order, fds, _flags, _address = socket.recv_fds(orders, _LONGEST_ORDER, _FDS)
             if not order:
@@ -77,8 +80,16 @@ def _serve_orders(orders: socket.socket, *, forks: bool) -> None:
                 _tell(control, f"exit {code}\n")
                 with contextlib.suppress(KeyError):
                     selector.unregister(control)
+                killed.discard(control)
                 control.close()
                 del children[control]
+
+
+def _pause(children: Collection[socket.socket], killed: Collection[socket.socket]) -> float | None:
+    """Seconds to wait for orders before it looks at its children; None: as long as it takes."""
+    if killed:
+        return _LOOK_KILLED_S
+    return _LOOK_S if children else None
 
 
 def _start(order: dict[str, Any], theirs: tuple[int, int, int], forks: bool) -> int:

@@ -89,6 +89,20 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def above_standard(fd: int) -> int:
+    """The same file under a number above 2; the given one is closed if it is not.
+
+    Where this process was started without a standard input or output, new descriptors get those
+    numbers, and a child's own standard streams would replace them.
+    """
+    if fd > 2:
+        return fd
+    try:
+        return above_standard(os.dup(fd))
+    finally:
+        os.close(fd)
+
+
 @contextlib.contextmanager
 def pipes() -> Iterator[tuple[dict[str, int], tuple[int, int, int]]]:
     """The pipes between a worker and its child.
@@ -98,9 +112,9 @@ def pipes() -> Iterator[tuple[dict[str, int], tuple[int, int, int]]]:
         the child prints) to read from; and the child's ends of the same, which are closed here
         at the end. Everything is closed when an error passes through.
     """
-    request_read, request_write = os.pipe()
-    reply_read, reply_write = os.pipe()
-    output_read, output_write = os.pipe()
+    request_read, request_write = map(above_standard, os.pipe())
+    reply_read, reply_write = map(above_standard, os.pipe())
+    output_read, output_write = map(above_standard, os.pipe())
     ours = {"request": request_write, "reply": reply_read, "output": output_read}
     theirs = (request_read, reply_write, output_write)
     for fd in ours.values():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from segplan.worker.launch import REAP_S, environment
+from segplan.worker.launch import REAP_S, above_standard, environment
 
 
 class Nursery:
@@ -45,7 +45,10 @@ class Nursery:
         if self._process is not None and self._process.poll() is None:
             return self
         self.close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = (
+            socket.socket(fileno=above_standard(end.detach()))
+            for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         try:
             self._process = subprocess.Popen(
                 [
@@ -88,7 +91,8 @@ class Nursery:
         finally:
             control.close()
         ours.setblocking(False)
-        return Forked(ours)
+        assert self._process is not None
+        return Forked(ours, self._process)
 
     def close(self) -> None:
         """End the process; its children end with it."""
@@ -117,10 +121,15 @@ class Forked:
     """A child of a nursery, known by a socket on which the nursery tells of it.
 
     The nursery writes "pid N" and later "exit CODE"; when this side closes, it kills the child.
+
+    Args:
+        control: this side of the socket.
+        nursery: its process.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, nursery: subprocess.Popen[bytes]) -> None:
         self._control = control
+        self._nursery = nursery
         self._text = ""
         self._closed = False
         self.pid: int | None = None
@@ -132,14 +141,20 @@ class Forked:
         return self._closed or self.returncode is not None
 
     def kill(self) -> None:
-        """Have the child and its group killed, and wait until it is gone."""
+        """Have the child and its group killed, and wait until it is gone.
+
+        A nursery that still imports has no child yet: it is not waited for, and ends the child
+        as soon as it is born.
+        """
         if self._control.fileno() < 0:
             return
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
         end = time.monotonic() + REAP_S
-        while not self.ended() and time.monotonic() < end:
-            select.select([self._control], [], [], 0.1)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            while not self.ended() and self.pid is not None and time.monotonic() < end:
+                selector.select(0.1)
         self._control.close()
         self._closed = True
 
@@ -155,9 +170,15 @@ class Forked:
                 break
             except OSError:
                 piece = b""
+            self._text += piece.decode(errors="replace")
+            self._read_lines()
             if not piece:
                 self._closed = True
-            self._text += piece.decode(errors="replace")
+                if self.returncode is None:  # the nursery went away, and the child with it
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.returncode = self._nursery.wait(1)
+
+    def _read_lines(self) -> None:
         *lines, self._text = self._text.split("\n")
         for line in lines:
             what, _, number = line.partition(" ")

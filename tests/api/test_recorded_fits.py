@@ -1,4 +1,4 @@
-"""Fits that ran on a real H200 (benchmarks/measured_fits.py): what they promise, and how they show."""
+"""Fits that ran on a real H200 (benchmarks/measured_fits.py): their promises, and how they show."""
 
 import io
 import json

@@ -6,6 +6,7 @@ import gzip
 
 import pytest
 
+from segplan.api.estimating import study
 from segplan.api.predicting import Predictor
 from segplan.networks import resolve
 from segplan.trace import cache
@@ -28,6 +29,13 @@ def test_the_second_run_traces_nothing_and_says_the_same(folder, monkeypatch):
     monkeypatch.setattr("segplan.api.predicting.WorkerPool", None)
     with Predictor(w) as second:
         assert second.estimate(w.patch, 1) == said
+
+
+def test_a_study_takes_what_was_traced_before(folder, monkeypatch):
+    first = study(W, "rtx-3090", ladder=False)
+    assert len(list(folder.iterdir())) == 1
+    monkeypatch.setattr("segplan.api.ladder.WorkerPool", None)
+    assert study(W, "rtx-3090", ladder=False).memory == first.memory
 
 
 def test_other_code_or_another_workload_finds_nothing(folder, monkeypatch):
@@ -72,3 +80,8 @@ def test_the_oldest_go_first(folder, monkeypatch):
         cache.keep(W.replace(batch=batch), {"batch": batch})
     assert len(list(folder.iterdir())) == 2
     assert cache.load(W.replace(batch=3)) == {"batch": 3}
+
+
+def test_what_makes_no_trace_counts_as_none(folder):
+    cache.keep(W, {"batch": 1})
+    assert cache.load_trace(W) is None

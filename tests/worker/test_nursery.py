@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +74,58 @@ def test_a_failed_import_is_the_childs_to_tell():
         pytest.raises(WorkerFailed, match="libcudart"),
     ):
         worker.call({"do": "empty"}, 20)
+
+
+def test_a_child_that_was_never_born_is_not_waited_for():
+    with Nursery("tests.worker.slow_start:forever") as nursery:
+        worker = Worker(HANDLE, nursery=nursery).start()
+        began = time.monotonic()
+        worker.kill()
+        assert not worker.alive
+        assert time.monotonic() - began < 5  # a killed child gets ten seconds to end
+
+
+def test_a_child_killed_before_it_is_born_does_not_live():
+    with Nursery(SLOW) as nursery:
+        for _ in range(3):
+            Worker(HANDLE, nursery=nursery).start().kill()
+        with Worker(HANDLE, nursery=nursery) as worker:
+            pid = worker.call({"do": "echo", "value": 1}, 20)["pid"]
+            children = Path(f"/proc/{nursery._process.pid}/task/{nursery._process.pid}/children")
+            end = time.monotonic() + 5
+            while children.read_text().split() != [str(pid)] and time.monotonic() < end:
+                time.sleep(0.02)
+            assert children.read_text().split() == [str(pid)]
+
+
+@pytest.mark.parametrize(("startup", "how"), [("aborts", "SIGABRT"), ("leaves", "SystemExit: 3")])
+def test_an_import_that_ends_the_process_is_told(startup, how):
+    startup = f"tests.worker.slow_start:{startup}"
+    with (
+        Nursery(startup) as nursery,
+        Worker(HANDLE, startup=startup, nursery=nursery) as worker,
+        pytest.raises(WorkerCrashed, match=how),
+    ):
+        worker.call({"do": "empty"}, 20)
+
+
+def test_a_parent_without_standard_streams(tmp_path):
+    """Its first descriptors are 0, 1 and 2, which a child's own streams would replace."""
+    told = tmp_path / "told"
+    code = f"""
+import os
+os.closerange(0, 3)
+from segplan.worker import Nursery, Worker
+with (
+    Nursery("tests.worker.handlers:startup").start() as nursery,
+    Worker({HANDLE!r}) as spawned,
+    Worker({HANDLE!r}, nursery=nursery) as forked,
+):
+    answers = [worker.call({{"do": "empty"}}, 20) for worker in (spawned, forked)]
+open({str(told)!r}, "w").write(repr(answers))
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert told.read_text() == "[{}, {}]"
 
 
 def test_without_forks_new_processes_are_started():
