@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from segplan.api.predicting import Predictor, Progress, silent
+from segplan.api.predicting import Predictor, Progress, one_at_a_time, silent
 from segplan.errors import CardError, NetworkError, RequestError, SegplanError, WorkerError
 from segplan.gpus import (
     Card,
@@ -160,6 +160,7 @@ def fit_many(
     the same time with `side_by_side`. Other arguments and errors as for `fit`.
     """
     question = ask(workload, patches, batch, allocator_limit, reserve, max_batch)
+    progress = one_at_a_time(progress)
     cards = [card for request in parse_gpus(",".join(gpus)) for card in _cards_of(request)]
     here = [card for card in cards if isinstance(card, LocalCard)]
     measured: dict[str, Fit] = {}

@@ -21,7 +21,8 @@ def is_here(text: str) -> bool:
 def known_step(workload: Workload, gpu: str, store: str | None) -> StepTime | None:
     """The newest measured step of the very same workload on the very same card, or None.
 
-    The allocator's limit may have been any: a step that fits takes as long under all of them.
+    The allocator's limit may have been any: a step that fits takes as long under all of them,
+    unless the allocator had to give memory back in between. Such a step is the last choice.
 
     Args:
         workload: resolved; its patch and batch are the step's.
@@ -41,8 +42,9 @@ def known_step(workload: Workload, gpu: str, store: str | None) -> StepTime | No
     uuid = select(gpu).uuid
     with Store.open(store) as opened:
         found = opened.find(workload=workload, card_uuid=uuid, outcome=Outcome.FITS)
-    measured = next((m for m in found if m.step_seconds), None)
-    if measured is None:
+    timed = [m for m in found if m.step_seconds]
+    if not timed:
         return None
+    measured = next((m for m in timed if not m.allocator_retries), timed[0])
     median, low, high = median_interval(measured.step_seconds)
     return StepTime(median, low, high, Basis.MEASURED, host_bound=measured.host_bound)

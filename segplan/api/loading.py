@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
+from segplan.api.json_files import read_json
 from segplan.api.scanning import (
     QUIET_S,
     after,
@@ -23,6 +22,7 @@ from segplan.dataset.scan import Progress
 from segplan.dataset.statistics import spacing_spread
 from segplan.dataset.summaries import find_summary
 from segplan.errors import RequestError
+from segplan.results import SCHEMA_VERSION
 from segplan.units import Patch
 
 DEFAULT_CASES = 16
@@ -30,6 +30,8 @@ DEFAULT_SECONDS = 60.0
 MAX_WORKERS = 256
 MAX_FILE_BYTES = 2**24
 """A larger file is no measurement of a loader."""
+
+_WANTED = "--loader takes what `segplan loader --json` printed"
 
 
 def measure_loader(
@@ -103,24 +105,16 @@ def read_loader(path: str | Path) -> LoaderRate:
     from pydantic import TypeAdapter, ValidationError
 
     wrong = f"{path} is no document of segplan loader --json"
+    values = read_json(path, MAX_FILE_BYTES, "loader's measurement", _WANTED)
+    if not isinstance(values, dict) or values.pop("schema_version", None) != SCHEMA_VERSION:
+        raise RequestError(f"{wrong} of this version: {_WANTED}.")
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise RequestError(f"{wrong}: it is larger than {MAX_FILE_BYTES // 2**20} MiB.")
-        values = json.loads(raw, parse_constant=_no_number)
         rate = TypeAdapter(LoaderRate).validate_python(values)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"][:1].lower() + problem["msg"][1:]
         raise RequestError(f"{wrong}: {key + ': ' if key else ''}{message}.") from error
-    except RequestError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{wrong}: it is no JSON.") from error
     for name, value, least in (
         ("patches_per_s", rate.patches_per_s.low, 0.0),
         ("start_s", 1.0 if rate.start_s is None else rate.start_s.low, 0.0),
@@ -134,10 +128,6 @@ def read_loader(path: str | Path) -> LoaderRate:
     if not 0 < s.value <= s.high or s.low > s.value:
         raise RequestError(f"{wrong}: patches_per_s is {s.low:g} to {s.high:g}.")
     return rate
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(text)
 
 
 def _folder(cache_dir: str | Path | None) -> Path | None:

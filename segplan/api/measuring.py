@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import statistics
-import threading
 from contextlib import ExitStack
 
 from segplan.api.fitting import (
@@ -17,7 +16,7 @@ from segplan.api.fitting import (
     voxels,
 )
 from segplan.api.guessing import Guesses
-from segplan.api.predicting import Predictor, Progress
+from segplan.api.predicting import Predictor, Progress, one_at_a_time
 from segplan.api.recording import EnvironmentAhead, Recorder
 from segplan.errors import CardError, NetworkError, WorkerError
 from segplan.gpus import Card, LocalCard, as_card
@@ -91,7 +90,7 @@ def fit_measured(
     """
     refuse_busy(local, share)
     card = as_card(local)
-    progress = _one_at_a_time(progress)
+    progress = one_at_a_time(progress)
     budget, context, warnings = _room(question, local, card, emulate)
     with ExitStack() as stack:
         recorder = stack.enter_context(Recorder(store))
@@ -349,17 +348,6 @@ class _Search:
             f"Soak: {len(measured.step_seconds)} steps, time {drift:+.1f} % from the first half "
             f"to the second{grown}. A probe cannot see leaks of your own training script."
         )
-
-
-def _one_at_a_time(progress: Progress) -> Progress:
-    """A progress that several threads may call."""
-    lock = threading.Lock()
-
-    def guarded(done: int, total: int, text: str) -> None:
-        with lock:
-            progress(done, total, text)
-
-    return guarded
 
 
 def _told(measured: Measurement) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from segplan.api.experiments import Experiment
 from segplan.dataset.nouns import LoaderRate, Sampled
 from segplan.errors import RequestError
 from segplan.results import Basis, Duration
 from segplan.schedule import CasesPerEpoch, LoaderPace
+
+LEAST_PATCHES_PER_S = 1e-6
+"""A patch in eleven days: a slower loader is a mistake, and its times overflow."""
 
 
 def loader_pace(loader: float | LoaderRate | None) -> LoaderPace | None:
@@ -16,15 +21,21 @@ def loader_pace(loader: float | LoaderRate | None) -> LoaderPace | None:
         loader: patches per second, or what `segplan loader` measured; None: it keeps up.
 
     Raises:
-        RequestError: the rate is not above 0.
+        RequestError: the rate or the start is no time that can be.
     """
     if loader is None:
         return None
     if not isinstance(loader, LoaderRate):
-        if not 0 < loader < float("inf"):
-            raise RequestError(f"a loader delivers more than 0 patches per second, not {loader:g}.")
-        return LoaderPace(_each(1, Sampled(loader, loader, loader)))
+        rate = Sampled(loader, loader, loader)
+        _check_rate(rate)
+        return LoaderPace(_each(1, rate))
     start = loader.start_s
+    _check_rate(loader.patches_per_s)
+    if start is not None and not 0 <= start.low <= start.value <= start.high < math.inf:
+        raise RequestError(
+            f"a loader starts within some seconds, not {start.value:g} ({start.low:g} to "
+            f"{start.high:g})."
+        )
     cases = loader.workers * loader.batch
     return LoaderPace(
         patch=_each(1, loader.patches_per_s),
@@ -55,8 +66,21 @@ def _crops(count: int, patch: tuple[int, int, int]) -> str:
     return f"{count} crop{'s' * (count != 1)} of {'x'.join(map(str, patch))}"
 
 
+def _check_rate(rate: Sampled) -> None:
+    if not LEAST_PATCHES_PER_S <= rate.value < math.inf:
+        raise RequestError(
+            f"a loader delivers at least {LEAST_PATCHES_PER_S:g} patches per second, not "
+            f"{rate.value:g}."
+        )
+    if not 0 <= rate.low <= rate.value <= rate.high < math.inf:
+        raise RequestError(
+            f"a loader's rate lies in its interval: {rate.value:g} patches per second is not "
+            f"within {rate.low:g} to {rate.high:g}."
+        )
+
+
 def _each(patches: int, rate: Sampled) -> Duration:
     """Seconds for so many patches at a rate."""
     low = patches / rate.high
-    high = patches / rate.low if rate.low > 0 else patches / rate.value
-    return Duration(patches / rate.value, low, high, Basis.MEASURED)
+    slowest = rate.low if rate.low >= LEAST_PATCHES_PER_S else rate.value
+    return Duration(patches / rate.value, low, patches / slowest, Basis.MEASURED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
@@ -46,6 +47,17 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def one_at_a_time(progress: Progress) -> Progress:
+    """A progress that several threads may call."""
+    lock = threading.Lock()
+
+    def guarded(done: int, total: int, text: str) -> None:
+        with lock:
+            progress(done, total, text)
+
+    return guarded
 
 
 def silent(_done: int, _total: int, _text: str) -> None:
@@ -146,10 +158,10 @@ class Predictor:
         jobs = [job for job in jobs if not self._found(*job)]
         if not jobs:
             return
-        if self._stopped:
-            raise WorkerError("The work was stopped.")
         if self._pool is None:
             self._pool = WorkerPool(TARGET, size=min(_cores(), MOST_WORKERS))
+        if self._stopped:  # asked once there is a pool that `stop` would have stopped
+            raise WorkerError("The work was stopped.")
         requests = [
             {"workload": self.workload.replace(patch=patch, batch=batch).to_dict()}
             for patch, batch in jobs

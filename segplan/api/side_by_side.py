@@ -34,11 +34,15 @@ def fit_side_by_side(
     """The frontier of each card, measured at the same time.
 
     The cards share the host's cores and its links: steps that wait for the host are slower than
-    alone. An error on one card ends the others; what they measured is in the store.
+    alone. A card that is named twice is measured once. An error on one card ends the others; what
+    they measured is in the store.
 
     Raises:
-        SegplanError: as `fit_measured`, the first that happens; the card is named.
+        WorkerError: a card's process died; the card is named.
+        SegplanError: as `fit_measured`, the first that happens.
     """
+    names = [_id(card) for card in cards]
+    cards = list(dict(zip(names, cards, strict=True)).values())
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(TARGET)) for _ in cards]
         told = [(0, 0)] * len(cards)
@@ -58,7 +62,8 @@ def fit_side_by_side(
                     raise WorkerError(f"GPU {_name(cards[i])}: {error}") from error
                 if answer is not None:
                     found[i] = _fit_of(answer)
-        return tuple(found[i] for i in range(len(cards)))
+        fits = {_id(card): found[i] for i, card in enumerate(cards)}
+        return tuple(fits[name] for name in names)
 
 
 def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def _request(question: Question, card: LocalCard, store: str | None, share: bool
             "reserve": question.reserve,
             "max_batch": question.max_batch,
         },
-        "gpu": card.uuid or str(card.index),
+        "gpu": _id(card),
         "store": store,
         "share": share,
     }
@@ -129,6 +134,11 @@ def _fit_of(answer: dict[str, Any]) -> Fit:
         return TypeAdapter(Fit).validate_python(answer["fit"])
     except (KeyError, ValidationError) as error:
         raise SegplanError(f"The child process's answer makes no sense ({error!r:.200}).") from None
+
+
+def _id(card: LocalCard) -> str:
+    """What `select` finds the card by."""
+    return card.uuid or str(card.index)
 
 
 def _name(card: LocalCard) -> str:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Iterator
 
 GUESTS = frozenset({
     "clearml", "cucim", "cupy", "cupyx", "cv2", "h5py", "huggingface_hub", "ignite", "imagecodecs",
@@ -27,25 +24,16 @@ GUESTS = frozenset({
 that needs it is used)."""
 
 
-class _Absent(importlib.abc.MetaPathFinder):
-    """Says of the guests that they are not installed."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] in GUESTS:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-        return None
-
-
 @contextlib.contextmanager
 def _without_guests() -> Iterator[None]:
-    finder = _Absent()
-    sys.meta_path.insert(0, finder)
+    """While inside, what is not imported yet of the guests counts as not installed."""
+    absent = [name for name in GUESTS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        for name in absent:
+            sys.modules.pop(name, None)
 
 
 def import_monai() -> None:

@@ -74,6 +74,7 @@ def revive(described: dict[str, Any]) -> SegplanError:
 
 def crashed(returncode: int | None, tail: str) -> WorkerCrashed:
     """The error for a child that ended with this code after printing this."""
+    why = ""
     if returncode is None:
         how = "went away"
     elif returncode < 0:
@@ -81,12 +82,14 @@ def crashed(returncode: int | None, tail: str) -> WorkerCrashed:
         with contextlib.suppress(ValueError):
             how += f" ({signal.Signals(-returncode).name})"
         if returncode == -9:
-            how += ", as the system does when main memory runs out"
+            why = " (the system does that when main memory runs out)"
     else:
         how = f"exited with code {returncode}"
     line = telling_line(tail)
     return WorkerCrashed(
-        f"The child process {how} without an answer{f': {line}' if line else '.'}", returncode, tail
+        f"The child process {how} without an answer{why}{f': {line}' if line else '.'}",
+        returncode,
+        tail,
     )
 
 

@@ -1,6 +1,6 @@
 """The nursery's own process: imports once, then forks a child for each order.
 
-Run as `python -m segplan.worker.forking`. It has one thread, opens no card, and ends when the
+Run as `python -m segplan.worker.forking`. It starts no thread, opens no card, and ends when the
 other side of its socket closes.
 """
 

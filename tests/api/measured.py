@@ -64,6 +64,9 @@ class FakePredictor:
     def trace(self, wanted):
         list(wanted)
 
+    def stop(self):
+        pass
+
     def estimate(self, patch, batch):
         if self.fails is not None:
             raise self.fails

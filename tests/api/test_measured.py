@@ -8,6 +8,7 @@ import json
 import pytest
 
 import segplan.api.fitting as fitting
+from segplan.api.side_by_side import fit_side_by_side
 from segplan.errors import CardError, NetworkError, RequestError, WorkerError
 from segplan.gpus.local import GpuProcess, MigSlice
 from segplan.results import Basis, LimitedBy, Outcome
@@ -361,6 +362,19 @@ def test_all_cards_at_the_same_time(two_cards, tmp_path):
     assert all(done <= total for done, total, _ in told)
     with Store.open(str(tmp_path / "s.db")) as store:
         assert len(store) == 4
+
+
+def test_a_card_named_twice_is_measured_once(two_cards, tmp_path):
+    cards = two_cards({}, {})
+    one, two = (card.local for card in cards)
+    question = fitting.ask(W, [SMALL], None, LIMIT, 0, 64)
+    fits = fit_side_by_side(
+        question, [one, two, one], store=str(tmp_path / "s.db"), share=False,
+        progress=lambda *news: None,
+    )  # fmt: skip
+    assert len(fits) == 3
+    assert fits[0] is fits[2]
+    assert [len(card.log()) for card in cards] == [2, 2]
 
 
 def test_a_failing_card_ends_the_others_and_what_was_measured_is_kept(two_cards, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 
 import pytest
@@ -299,6 +300,20 @@ def test_a_loader_measured_with_other_crops_is_told():
     assert "measured with 2 crops of 96x96x96" in one(MONAI, loader=other).notes[0]
 
 
+@pytest.mark.parametrize("changes", [
+    {"patches_per_s": Sampled(1e-300, 1e-320, 1.0)},
+    {"patches_per_s": Sampled(math.inf, 1.0, math.inf)},
+    {"patches_per_s": Sampled(5.0, 1.0, math.inf)},
+    {"patches_per_s": Sampled(5.0, 6.0, 7.0)},
+    {"start_s": Sampled(math.nan, math.nan, math.nan)},
+    {"start_s": Sampled(math.inf, 1.0, math.inf)},
+    {"start_s": Sampled(-3.0, -3.0, 1.0)},
+])  # fmt: skip
+def test_a_loader_that_cannot_be(changes):
+    with pytest.raises(RequestError, match="a loader"):
+        one(MONAI, loader=dataclasses.replace(RATE, **changes))
+
+
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """A store with a measured step of MONAI's workload on the RTX 3090 that is here."""
@@ -323,6 +338,14 @@ def test_the_measured_step_of_a_card_that_is_here_is_taken(measured):
     assert plan.step.basis is plan.training.basis is Basis.MEASURED
     assert plan.training.seconds == pytest.approx(2400)
     assert plan.notes == ()
+
+
+def test_a_step_that_waited_for_memory_is_the_last_choice(measured):
+    """It is the newest, but its allocator gave memory back and took it again."""
+    with Store.open(measured) as store:
+        first = store.find(outcome=Outcome.FITS, card_uuid=FakeGpu().uuid)[0]
+        store.add(dataclasses.replace(first, step_seconds=(3.0, 3.1, 3.2), allocator_retries=4))
+    assert one(MONAI, "0", store=measured).step.seconds == 1.0
 
 
 def test_everything_else_is_scaled_by_the_measured_step(measured):

@@ -184,7 +184,7 @@ BAD = {
     "both kinds": (["--gpu", "a40", "--iterations", "3", "--cases", "4"], "epoch is one of them"),
     "epochs": ([*BTCV[1:], "--gpu", "a40", "--epochs", "0"], "--epochs must be at least 1"),
     "gpus per job": ([*BTCV[1:], "--gpu", "a40", "--gpus-per-job", "0"], "--gpus-per-job must be"),
-    "loader": ([*BTCV[1:], "--gpu", "a40", "--loader-patches-per-s", "0"], "more than 0 patches"),
+    "loader": ([*BTCV[1:], "--gpu", "a40", "--loader-patches-per-s", "0"], "at least 1e-06"),
     "two loaders": ([*BTCV[1:], "--gpu", "a40", "--loader-patches-per-s", "1", "--loader", "x"],
                     "not both"),
     "no loader": ([*BTCV[1:], "--gpu", "a40", "--loader", "nowhere.json"], "cannot be read"),

@@ -33,7 +33,11 @@ def worker(request):
 @pytest.mark.parametrize(
     ("do", "code", "message"),
     [
-        ("kill", -signal.SIGKILL, "signal 9 \\(SIGKILL\\).*main memory"),
+        (
+            "kill",
+            -signal.SIGKILL,
+            "signal 9 \\(SIGKILL\\) without an answer \\(the system.*main memory",
+        ),
         ("abort", -signal.SIGABRT, "signal 6 \\(SIGABRT\\)"),
         ("hard_exit", 7, "exited with code 7 .*Fatal: the disk is gone"),
     ],
