@@ -26,6 +26,7 @@ def loader(
             rich_help_panel=_WHAT,
         ),
     ],
+    config: opt.ConfigFile = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -121,7 +122,7 @@ def loader(
     from segplan.report.console import ProgressLine, make_console
 
     given["spacing"] = parse_spacing(spacing) if spacing is not None else None
-    options = {key: value for key, value in given.items() if value is not None}
+    options = {**_configured(config), **{k: v for k, v in given.items() if v is not None}}
     with ProgressLine() as progress:
         rate = measure_loader(data, progress=progress, **options)
     if as_json:
@@ -130,6 +131,21 @@ def loader(
         report.render(rate, make_console())
     if rate.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _configured(config: str | None) -> dict[str, Any]:
+    """What a configuration says of the loader: the patch, crops at a visit, the spacing."""
+    if config is None:
+        return {}
+    from segplan.api.config import load_config
+
+    loaded = load_config(config)
+    found = {
+        "patch": loaded.patch,
+        "num_samples": loaded.schedule.num_samples if loaded.schedule is not None else None,
+        "spacing": loaded.dataset.spacing if loaded.dataset is not None else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _parse_range(text: str | None) -> tuple[float, float] | None:

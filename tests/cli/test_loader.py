@@ -87,6 +87,14 @@ def test_every_option(run, measured):
     ]  # fmt: skip
 
 
+def test_a_configuration_and_the_command_line_above_it(run, measured):
+    run("loader", "--data", "D", "--config", "btcv-swinunetr")
+    preset = {"patch": (96, 96, 96), "num_samples": 4, "spacing": (1.5, 1.5, 2.0)}
+    assert measured.calls[0] == {"data": "D", **preset}
+    run("loader", "--data", "D", "--config", "btcv-swinunetr", "--num-samples", "2")
+    assert measured.calls[1] == {"data": "D", **preset, "num_samples": 2}
+
+
 def test_json(run, measured):
     ran = run("loader", "--data", "d", "--json")
     document = json.loads(ran.out)
