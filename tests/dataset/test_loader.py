@@ -187,7 +187,7 @@ def test_a_written_measurement_is_read_back(tmp_path, clock):
 def document():
     rate = {"value": 4.0, "low": 3.0, "high": 5.0, "samples": [3.0, 5.0]}
     return {
-        "path": "d", "cases": 2, "measured": 2, "visits": 9, "workers": 2, "cache": "none",
+        "schema_version": 1, "path": "d", "cases": 2, "measured": 2, "visits": 9, "workers": 2, "cache": "none",
         "patch": [8, 8, 8], "num_samples": 2, "batch": 1, "spacing": [1.0, 1.0, 1.0],
         "patches_per_s": rate, "first_patches_per_s": None, "mb_per_s": 1.0, "cold_s": None,
         "warm_s": None, "case_bytes": 1, "cache_bytes": 1, "worker_bytes": 1, "prefetch_bytes": 1,
@@ -204,7 +204,7 @@ def document():
         ({"patches_per_s": {"value": 0.0, "low": 0.0, "high": 0.0}}, "patches_per_s is 0 to 0"),
         ({"patches_per_s": {"value": 9.0, "low": 1.0, "high": 2.0}}, "patches_per_s is 1 to 2"),
         ({"start_s": {"value": 1.0, "low": -1.0, "high": 2.0}}, "start_s is -1"),
-        ({"patches_per_s": {"value": float("nan"), "low": 1.0, "high": 2.0}}, "it is no JSON"),
+        ({"patches_per_s": {"value": float("nan"), "low": 1.0, "high": 2.0}}, "is no JSON"),
         ({"cache": "tape"}, "cache"),
         ({"patch": [8, 8]}, "patch.2: field required"),
     ],
@@ -214,7 +214,7 @@ def test_a_document_that_cannot_be(tmp_path, document, change, message):
     path.write_text(json.dumps(document))
     assert read_loader(path).patches_per_s.value == 4.0
     path.write_text(json.dumps({**document, **change}))
-    with pytest.raises(RequestError, match="no document of segplan loader") as caught:
+    with pytest.raises(RequestError, match="segplan loader --json") as caught:
         read_loader(path)
     assert message in str(caught.value)
 
@@ -224,10 +224,17 @@ def test_a_document_that_cannot_be(tmp_path, document, change, message):
 def test_a_file_that_is_something_else(tmp_path_factory, raw):
     path = tmp_path_factory.mktemp("loader") / "loader.json"
     path.write_bytes(raw)
-    with pytest.raises(RequestError, match="is no document of segplan loader"):
+    with pytest.raises(RequestError, match=r"is no document|is no JSON"):
         read_loader(path)
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="is no regular file"):
         read_loader(path.parent)
+
+
+def test_a_document_of_another_version(tmp_path, document):
+    path = tmp_path / "loader.json"
+    path.write_text(json.dumps({**document, "schema_version": 99}))
+    with pytest.raises(RequestError, match="of this version"):
+        read_loader(path)
 
 
 def test_cases_that_cannot_be_loaded_are_named(tmp_path, clock):
