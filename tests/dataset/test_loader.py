@@ -187,7 +187,8 @@ def test_a_written_measurement_is_read_back(tmp_path, clock):
 def document():
     rate = {"value": 4.0, "low": 3.0, "high": 5.0, "samples": [3.0, 5.0]}
     return {
-        "schema_version": 1, "path": "d", "cases": 2, "measured": 2, "visits": 9, "workers": 2, "cache": "none",
+        "schema_version": 1, "path": "d", "cases": 2, "measured": 2, "visits": 9, "workers": 2,
+        "cache": "none",
         "patch": [8, 8, 8], "num_samples": 2, "batch": 1, "spacing": [1.0, 1.0, 1.0],
         "patches_per_s": rate, "first_patches_per_s": None, "mb_per_s": 1.0, "cold_s": None,
         "warm_s": None, "case_bytes": 1, "cache_bytes": 1, "worker_bytes": 1, "prefetch_bytes": 1,
