@@ -121,6 +121,7 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
         the end; the request, the outcome, peaks and versions.
     """
     from segplan.probe.device import fraction_for, versions
+    from segplan.probe.job import placed
     from segplan.probe.outcomes import classify, first_line
 
     workload = Workload.from_dict(request["workload"])
@@ -135,13 +136,7 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     with warnings.catch_warnings(), backend_flags(workload):
         warnings.simplefilter("ignore")
         try:
-            network = build(workload)
-            for parameter in network.parameters():
-                if parameter.dim() == 5:
-                    parameter.data = parameter.data.contiguous(
-                        memory_format=MEMORY_FORMAT[workload.memory_format]
-                    )
-            network = network.to(device)
+            network = placed(build(workload), workload, device)
             step = make_step(
                 workload, network, device_type=device,
                 on_phase=lambda phase: setattr(operators, "phase", phase),

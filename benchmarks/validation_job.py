@@ -29,9 +29,10 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
 
     from segplan.networks import build
     from segplan.probe.device import versions
+    from segplan.probe.job import placed
     from segplan.probe.outcomes import classify, first_line
     from segplan.results import Outcome
-    from segplan.step.train import MEMORY_FORMAT, backend_flags, make_batch, make_step
+    from segplan.step.train import backend_flags, make_batch, make_step
     from segplan.step.validate import Validation, ValidationStep, predictor
     from segplan.workload import Workload
 
@@ -61,13 +62,7 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     with warnings.catch_warnings(), backend_flags(workload):
         warnings.simplefilter("ignore")
         try:
-            network = build(workload)
-            for parameter in network.parameters():
-                if parameter.dim() == 5:
-                    parameter.data = parameter.data.contiguous(
-                        memory_format=MEMORY_FORMAT[workload.memory_format]
-                    )
-            network = network.to(device)
+            network = placed(build(workload), workload, device)
             images, labels = make_batch(workload, device)
             step = make_step(workload, network, device_type=device)
             progress({"phase": "training"})

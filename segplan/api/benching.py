@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import segplan
 from segplan.api.measuring import BUSY_BYTES, refuse_busy
@@ -34,7 +34,6 @@ from segplan.baseline.results import (
 from segplan.errors import CardError, RequestError, SegplanError, StoreError
 from segplan.gpus import GpuKind, LocalCard, MigSlice, NvmlUnavailable, as_card, parse_gpus, select
 from segplan.gpus.nvml import local_cards
-from segplan.probe.prober import ProbeWorker
 from segplan.probe.watch import CardState, CardWatch, energy_per_step, held_back
 from segplan.results import Environment, to_plain
 from segplan.store import Store
@@ -80,6 +79,32 @@ class Bench:
     warnings: tuple[str, ...] = ()
 
 
+class CardWorker(Protocol):
+    """What measuring a card needs of a worker; a test gives another."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a request."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number."""
+
+    def start(self) -> Any:
+        """Begin to import; returns at once."""
+
+    def call(
+        self,
+        request: dict[str, Any],
+        timeout_s: float,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """One answer."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 def bench(
     gpu: str = "0",
     *,
@@ -93,7 +118,7 @@ def bench(
     store: str | None = None,
     on_series: Callable[[str, str], None] = lambda *_: None,
     on_iteration: IterationTold = lambda *_: None,
-    worker_factory: Callable[[Mapping[str, str]], ProbeWorker] | None = None,
+    worker_factory: Callable[[Mapping[str, str]], CardWorker] | None = None,
 ) -> Bench:
     """Measure the baseline networks on a card of this machine and judge the card by them.
 
@@ -258,7 +283,7 @@ def _precisions(asked: Sequence[str] | None, local: LocalCard) -> tuple[tuple[st
 
 
 def _measured(
-    worker: ProbeWorker,
+    worker: CardWorker,
     request: dict[str, Any],
     watch: CardWatch,
     health: _Health,
@@ -384,5 +409,5 @@ class _Health:
         )
 
 
-def _real_worker(env: Mapping[str, str]) -> ProbeWorker:
+def _real_worker(env: Mapping[str, str]) -> CardWorker:
     return Worker(TARGET, env=env, startup=STARTUP)

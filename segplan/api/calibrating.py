@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import segplan
-from segplan.api.benching import card_here
+from segplan.api.benching import CardWorker, card_here
 from segplan.api.calibrations import calibrations_folder, rates_by_precision
 from segplan.api.measuring import refuse_busy
 from segplan.api.recording import EnvironmentAhead
@@ -23,7 +23,6 @@ from segplan.baseline.health import Health, findings
 from segplan.baseline.operator_job import STARTUP, TARGET
 from segplan.errors import RequestError, SegplanError
 from segplan.gpus import LocalCard, MigSlice, as_card
-from segplan.probe.prober import ProbeWorker
 from segplan.probe.watch import CardState, CardWatch, held_back
 from segplan.timing.correction import residuals
 from segplan.timing.model import NotTimeable, Rates, shipped_calibration
@@ -110,7 +109,7 @@ def calibrate(
     store: str | None = None,
     out: str | None = None,
     progress: Progress = lambda *_: None,
-    worker_factory: Callable[[Mapping[str, str]], ProbeWorker] | None = None,
+    worker_factory: Callable[[Mapping[str, str]], CardWorker] | None = None,
     operators: Sequence[Operator] | None = None,
 ) -> CalibrationRun:
     """Time a card's operators one by one, and keep them for predictions.
@@ -180,7 +179,7 @@ class _Run:
         seconds: float,
         watch: CardWatch,
         progress: Progress,
-        make: Callable[[], ProbeWorker],
+        make: Callable[[], CardWorker],
     ) -> None:
         self.wanted, self.left_s, self.watch, self.make = wanted, seconds, watch, make
         self.progress = progress
@@ -345,5 +344,5 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def _real_worker(env: Mapping[str, str]) -> ProbeWorker:
+def _real_worker(env: Mapping[str, str]) -> CardWorker:
     return Worker(TARGET, env=env, startup=STARTUP)

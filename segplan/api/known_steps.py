@@ -6,8 +6,8 @@ import os
 
 from segplan.errors import RequestError
 from segplan.gpus import GpuKind, parse_gpus, select
-from segplan.probe.watch import median_interval
-from segplan.results import Basis, Outcome, StepTime
+from segplan.probe.watch import step_time_of
+from segplan.results import Outcome, StepTime
 from segplan.store import Store
 from segplan.store.paths import MEMORY, store_path
 from segplan.workload import Workload
@@ -45,6 +45,4 @@ def known_step(workload: Workload, gpu: str, store: str | None) -> StepTime | No
     timed = [m for m in found if m.step_seconds]
     if not timed:
         return None
-    measured = next((m for m in timed if not m.allocator_retries), timed[0])
-    median, low, high = median_interval(measured.step_seconds)
-    return StepTime(median, low, high, Basis.MEASURED, host_bound=measured.host_bound)
+    return step_time_of(next((m for m in timed if not m.allocator_retries), timed[0]))

@@ -22,7 +22,7 @@ from segplan.errors import CardError, NetworkError, WorkerError
 from segplan.gpus import Card, LocalCard, as_card
 from segplan.memory.context import context_bytes
 from segplan.probe import Prober
-from segplan.probe.watch import median_interval
+from segplan.probe.watch import step_time_of
 from segplan.results import (
     Basis,
     Cell,
@@ -31,7 +31,6 @@ from segplan.results import (
     Measurement,
     MemoryEstimate,
     Outcome,
-    StepTime,
 )
 from segplan.search import BatchAnswer, PatchAnswer, Verdict, largest_batch, largest_patch
 from segplan.units import GIB, MIB, Patch
@@ -277,7 +276,7 @@ class _Search:
             max_batch=max_batch,
             limited_by=answer.limited_by,
             memory=self._memory(*at, measured),
-            step=_step_time(measured),
+            step=None if measured is None else step_time_of(measured),
             basis=self.basis,
             status=status,
             probes=probes,
@@ -354,14 +353,6 @@ def _told(measured: Measurement) -> str:
     w = measured.workload
     what = f"{'x'.join(map(str, w.patch))} at batch {w.batch}"
     return f"{what}: {measured.message or measured.outcome.replace('_', ' ')}"
-
-
-def _step_time(measured: Measurement | None) -> StepTime | None:
-    """The median of a probe's own samples, with its 80 % interval."""
-    if measured is None or not measured.step_seconds:
-        return None
-    median, low, high = median_interval(measured.step_seconds)
-    return StepTime(median, low, high, Basis.MEASURED, host_bound=measured.host_bound)
 
 
 def refuse_busy(local: LocalCard, share: bool) -> None:

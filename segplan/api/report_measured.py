@@ -11,7 +11,7 @@ from segplan.api.fitting import Question, cell_note
 from segplan.api.predicting import Predictor
 from segplan.errors import NetworkError, RequestError, SegplanError, StoreError, WorkerError
 from segplan.gpus import Card, card_key
-from segplan.probe.watch import median_interval
+from segplan.probe.watch import step_time_of
 from segplan.results import (
     Basis,
     Cell,
@@ -165,9 +165,7 @@ class Measurements:
             )
         step: StepTime | None = cell.step if batch == cell.max_batch else None
         if run is not None and run.step_seconds and basis is Basis.MEASURED:
-            step = StepTime(
-                *median_interval(run.step_seconds), Basis.MEASURED, host_bound=run.host_bound
-            )
+            step = step_time_of(run)
         elif batch and step is None and memory is not None:
             with contextlib.suppress(SegplanError):
                 step = predictor.step_time(cell.patch, batch)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from segplan.api.fitting import Question
@@ -13,14 +11,12 @@ from segplan.errors import SegplanError, WorkerError
 from segplan.gpus import LocalCard, select
 from segplan.results import Fit, to_plain
 from segplan.units import Patch
-from segplan.worker import Worker
+from segplan.worker import WorkerPool
 from segplan.workload import Workload
 
 TARGET = "segplan.api.side_by_side:handle"
 PATIENCE_S = 7 * 86400.0
 """A fit ends by itself: each of its probes has a time limit."""
-
-_LOOK_S = 0.2
 
 
 def fit_side_by_side(
@@ -43,27 +39,24 @@ def fit_side_by_side(
     """
     names = [_id(card) for card in cards]
     cards = list(dict(zip(names, cards, strict=True)).values())
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(TARGET)) for _ in cards]
-        told = [(0, 0)] * len(cards)
-        for i, (worker, card) in enumerate(zip(workers, cards, strict=True)):
-            worker.submit(
-                _request(question, card, store, share), PATIENCE_S, _relay(i, card, told, progress)
-            )
-        found: dict[int, Fit] = {}
-        while len(found) < len(cards):
-            _wait([w for i, w in enumerate(workers) if i not in found])
-            for i, worker in enumerate(workers):
-                if i in found:
-                    continue
-                try:
-                    answer = worker.advance()
-                except WorkerError as error:
-                    raise WorkerError(f"GPU {_name(cards[i])}: {error}") from error
-                if answer is not None:
-                    found[i] = _fit_of(answer)
-        fits = {_id(card): found[i] for i, card in enumerate(cards)}
-        return tuple(fits[name] for name in names)
+    told = [(0, 0)] * len(cards)
+
+    def relay(i: int, news: dict[str, Any]) -> None:
+        told[i] = int(news["done"]), int(news["total"])
+        done, total = (sum(numbers) for numbers in zip(*told, strict=True))
+        progress(done, max(total, 1), f"GPU {_name(cards[i])}: {news['text']}")
+
+    requests = [_request(question, card, store, share) for card in cards]
+    found: dict[int, Fit] = {}
+    with WorkerPool(TARGET, size=len(cards)) as pool:
+        for i, answer in pool.map_unordered(requests, PATIENCE_S, relay):
+            if isinstance(answer, WorkerError):
+                raise WorkerError(f"GPU {_name(cards[i])}: {answer}") from answer
+            if isinstance(answer, SegplanError):
+                raise answer
+            found[i] = _fit_of(answer)
+    fits = {_id(card): found[i] for i, card in enumerate(cards)}
+    return tuple(fits[name] for name in names)
 
 
 def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -114,19 +107,6 @@ def _request(question: Question, card: LocalCard, store: str | None, share: bool
     }
 
 
-def _relay(
-    i: int, card: LocalCard, told: list[tuple[int, int]], progress: Progress
-) -> Callable[[dict[str, Any]], None]:
-    """What a child tells, as progress of the whole."""
-
-    def relay(news: dict[str, Any]) -> None:
-        told[i] = int(news["done"]), int(news["total"])
-        done, total = (sum(numbers) for numbers in zip(*told, strict=True))
-        progress(done, max(total, 1), f"GPU {_name(card)}: {news['text']}")
-
-    return relay
-
-
 def _fit_of(answer: dict[str, Any]) -> Fit:
     from pydantic import TypeAdapter, ValidationError
 
@@ -143,11 +123,3 @@ def _id(card: LocalCard) -> str:
 
 def _name(card: LocalCard) -> str:
     return str(card.index) if card.index is not None else str(card.uuid)
-
-
-def _wait(workers: Sequence[Worker]) -> None:
-    with selectors.DefaultSelector() as selector:
-        for worker in workers:
-            for fd in worker.filenos():
-                selector.register(fd, selectors.EVENT_READ)
-        selector.select(_LOOK_S)

@@ -70,14 +70,7 @@ def bench(
             rich_help_panel=_WHAT,
         ),
     ] = False,
-    share: Annotated[
-        bool,
-        typer.Option(
-            "--share",
-            help="Measure although other processes use the card.",
-            rich_help_panel="The card",
-        ),
-    ] = False,
+    share: opt.Share = False,
     store: Annotated[
         str | None,
         typer.Option(

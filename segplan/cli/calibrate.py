@@ -30,14 +30,7 @@ def calibrate(
             rich_help_panel="What is measured",
         ),
     ] = 60.0,
-    share: Annotated[
-        bool,
-        typer.Option(
-            "--share",
-            help="Measure although other processes use the card.",
-            rich_help_panel="The card",
-        ),
-    ] = False,
+    share: opt.Share = False,
     store: Annotated[
         str | None,
         typer.Option(

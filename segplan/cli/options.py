@@ -126,6 +126,14 @@ ConfigFile = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+Share = Annotated[
+    bool,
+    typer.Option(
+        "--share",
+        help="Measure although other processes use the card.",
+        rich_help_panel="The card",
+    ),
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document.", rich_help_panel="Output"),

@@ -148,7 +148,7 @@ def _steps(
     began = time.monotonic()
     with warnings.catch_warnings(), backend_flags(workload):
         warnings.simplefilter("ignore")
-        network = _placed(build(workload), workload, device.name)
+        network = placed(build(workload), workload, device.name)
         step = make_step(workload, network, device_type=device.name)
         images, labels = make_batch(workload, device.name)
         timed = request["steps"]
@@ -212,7 +212,7 @@ def _busy_seconds(
     return device.seconds(start, end)
 
 
-def _placed(network: nn.Module, workload: Workload, device: str) -> nn.Module:
+def placed(network: nn.Module, workload: Workload, device: str) -> nn.Module:
     """The network on the card, its 5-D weights in the workload's memory format."""
     from segplan.step.train import MEMORY_FORMAT
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from segplan.errors import RequestError, SegplanError, WorkerError
 from segplan.gpus.local import GpuProcess, LocalCard
@@ -26,32 +26,6 @@ TIMEOUT_S = 300.0
 BUDGET_S = 6.0
 """Seconds after which a probe runs no step that is not needed."""
 _LARGEST_CONTEXT = 3 * GIB // 2
-
-
-class ProbeWorker(Protocol):
-    """What the prober needs of a worker."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can take a request."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process's number."""
-
-    def start(self) -> Any:
-        """Begin to import; returns at once."""
-
-    def call(
-        self,
-        request: dict[str, Any],
-        timeout_s: float,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
-    ) -> dict[str, Any]:
-        """One answer."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Prober:

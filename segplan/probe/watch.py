@@ -19,6 +19,7 @@ from typing import Any, Self
 from segplan.gpus.local import LocalCard, MigSlice
 from segplan.gpus.nvml import _THROTTLE, _ask, _processes
 from segplan.probe.messages import ProbeReply, ProbeRequest
+from segplan.results import Basis, Measurement, StepTime
 
 LEVEL = 0.80
 """Confidence of every interval segplan gives."""
@@ -79,6 +80,14 @@ def median_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[flo
             break
         r += 1
     return statistics.median(ordered), ordered[r - 1], ordered[n - r]
+
+
+def step_time_of(measured: Measurement) -> StepTime | None:
+    """The median of a probe's own samples, with its 80 % interval; None where there are none."""
+    if not measured.step_seconds:
+        return None
+    median, low, high = median_interval(measured.step_seconds)
+    return StepTime(median, low, high, Basis.MEASURED, host_bound=measured.host_bound)
 
 
 def noisy(samples: Sequence[float], share: float = NOISY_SHARE) -> bool:

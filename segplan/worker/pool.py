@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 from segplan.errors import SegplanError, WorkerError
@@ -49,7 +50,10 @@ class WorkerPool:
         return self
 
     def map_unordered(
-        self, requests: Iterable[dict[str, Any]], timeout_s: float
+        self,
+        requests: Iterable[dict[str, Any]],
+        timeout_s: float,
+        on_progress: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> Iterator[tuple[int, dict[str, Any] | SegplanError]]:
         """The answers as they come, each with its request's position.
 
@@ -59,6 +63,7 @@ class WorkerPool:
         Args:
             requests: JSON values; drawn from as workers become free.
             timeout_s: seconds for each request.
+            on_progress: called with a request's position and what its handler tells.
 
         Yields:
             (position, result), or (position, error) where the handler raised one of segplan's
@@ -81,7 +86,8 @@ class WorkerPool:
                         break
                     index, request = following
                     worker = self._idle(busy)
-                    worker.submit(request, timeout_s)
+                    news = None if on_progress is None else partial(on_progress, index)
+                    worker.submit(request, timeout_s, news)
                     busy[worker] = index
                 if not busy:
                     return

@@ -216,7 +216,7 @@ def test_channels_last_reaches_the_weights_that_can_have_it():
             self.conv = nn.Conv3d(2, 3, 3)
             self.position = nn.Parameter(torch.zeros(1, 2, 3, 4))
 
-    network = job._placed(Mixed(), W.replace(memory_format="channels_last_3d"), "cpu")
+    network = job.placed(Mixed(), W.replace(memory_format="channels_last_3d"), "cpu")
     assert network.conv.weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert network.position.is_contiguous()
 
