@@ -174,7 +174,9 @@ def fit_many(
             found = fit_side_by_side(question, here, store=store, share=share, progress=progress)
             measured = {local.uuid: fit for local, fit in zip(here, found, strict=True)}
     elif side_by_side:
-        raise RequestError("side by side are cards that are here: name them, or all, with --gpu.")
+        raise RequestError(
+            "only cards of this machine are measured side by side: --gpu all, or --gpus 0,1."
+        )
     fits: list[Fit] = []
     with Predictor(question.workload, None, progress) as predictor:
         for card in cards:
