@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
 from segplan.errors import RequestError
-from segplan.units import MIB
+from segplan.files import read_regular
 
 
 def read_json(path: str | Path, most_bytes: int, what: str, hint: str) -> Any:
@@ -23,16 +22,7 @@ def read_json(path: str | Path, most_bytes: int, what: str, hint: str) -> Any:
     Raises:
         RequestError: it cannot be read, is too large, is nested too deep, or is no JSON.
     """
-    try:
-        # Opening a pipe would wait for a writer for ever.
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise RequestError(f"{path} is no regular file: {hint}.")
-        with Path(path).open("rb") as file:
-            raw = file.read(most_bytes + 1)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if len(raw) > most_bytes:
-        raise RequestError(f"{path} is larger than {most_bytes // MIB} MiB: that is no {what}.")
+    raw = read_regular(path, most_bytes, too_large=f"that is no {what}", hint=hint)
     try:
         return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from segplan.api.budgets import left_for_allocator
 from segplan.api.choosing import named_cards
 from segplan.api.experiments import Experiment
 from segplan.api.fitting import DEFAULT_MAX_BATCH, DEFAULT_RESERVE, Question, smallest_card
@@ -17,7 +18,7 @@ from segplan.api.predicting import Predictor, Progress, silent
 from segplan.dataset.nouns import LoaderRate
 from segplan.errors import RequestError
 from segplan.gpus import Card
-from segplan.memory.context import context_bytes
+from segplan.memory.distributed import communicator_bytes
 from segplan.networks import resolve
 from segplan.results import (
     Basis,
@@ -297,9 +298,8 @@ class _Planner:
         )
 
     def _budget(self, card: Card) -> int:
-        """Bytes that the allocator may use."""
-        context, _measured = context_bytes(card.compute_capability)
-        return card.memory_visible - context - self.question.reserve
+        """Bytes that the allocator may use on each GPU."""
+        return left_for_allocator(card, self.question.reserve, self.question.gpus)
 
     def _kernel_limit(self, batch: int) -> str | None:
         """What refuses tensors of this batch, the same on all cards."""
@@ -517,7 +517,8 @@ class _Planner:
         """Slug of the catalogue card with the least memory that trains the step as configured."""
         if self._smallest is None:
             q, w = self.question, self.question.workload
-            asked = Question(w, (self.patch,), w.batch, None, q.reserve, q.max_batch)
+            aside = q.reserve + communicator_bytes(q.gpus)
+            asked = Question(w, (self.patch,), w.batch, None, aside, q.max_batch)
             refused = Cell(self.patch, 0, LimitedBy.MEMORY, memory)
             self._smallest = (smallest_card(asked, self.predictor, refused, budget),)
         return self._smallest[0]

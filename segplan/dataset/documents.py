@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from segplan.errors import RequestError
+from segplan.files import read_regular
 
 MAX_BYTES = 64 * 2**20
 """A larger file describes no dataset: 1,000 cases take about 10 MB of MONAI's statistics."""
@@ -65,16 +65,7 @@ def _refuse_bombs(text: str, path: Path) -> None:
 
 
 def _read(path: Path) -> str:
-    try:
-        # Opening a pipe would wait for a writer for ever.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise RequestError(f"{path} is no regular file.")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from error
-    if len(raw) > MAX_BYTES:
-        raise RequestError(f"{path} is larger than 64 MiB: it describes no dataset.")
+    raw = read_regular(path, MAX_BYTES, too_large="it describes no dataset")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -88,6 +88,14 @@ def _by_uuid(text: str, here: Sequence[LocalCard]) -> LocalCard:
     raise CardError(f"no GPU here has a UUID beginning with '{_cut(text)}': here are {listed}.")
 
 
+def only_visible(card: LocalCard) -> dict[str, str]:
+    """The variable that lets a child process see this card alone, as its number 0.
+
+    A UUID means the same in any order of the cards; the number is for drivers that tell none.
+    """
+    return {"CUDA_VISIBLE_DEVICES": card.uuid or str(card.index or 0)}
+
+
 def match_catalogue(local: LocalCard) -> Card | None:
     """The catalogue's card of the same product name and memory, or None.
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from segplan.errors import RequestError, SegplanError, WorkerError
+from segplan.gpus.choose import only_visible
 from segplan.gpus.local import GpuProcess, LocalCard
 from segplan.probe.guard import CardGuard
 from segplan.probe.job import STARTUP, TARGET
@@ -70,8 +71,7 @@ class Prober:
         """Most bytes a process needed outside the allocator so far; None until known."""
         self._share = share
         self._target, self._startup = target, startup
-        visible = {"CUDA_VISIBLE_DEVICES": card.uuid or str(card.index or 0)}
-        self._variables = {**(environment or {}), **visible}
+        self._variables = {**(environment or {}), **only_visible(card)}
         self._nursery = Nursery(startup, env=environment)
         self._clock = clock
         self._guard = CardGuard(card, free_bytes, processes, clock, sleep)

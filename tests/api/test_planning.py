@@ -384,6 +384,18 @@ def test_several_gpus():
     assert (alone.efficiency, alone.link) == (None, None)
 
 
+def test_several_gpus_leave_less_of_each():
+    # 17 GiB and a quarter are left of each without NCCL's buffers, which take half a GiB.
+    card = find_card("rtx-3090")
+    context, _ = context_bytes(card.compute_capability)
+    reserve = card.memory_visible - context - int(17.25 * GIB)
+    assert one(MONAI, reserve=reserve).fits
+    two = one(MONAI, reserve=reserve, gpus_per_job=2)
+    assert not two.fits
+    there = one(MONAI, two.smallest_card, reserve=reserve, gpus_per_job=2)
+    assert there.fits
+
+
 def test_several_gpus_shorten_no_epoch_of_fixed_iterations():
     alone, four = one(NNUNET), one(NNUNET, gpus_per_job=4)
     assert four.steps == alone.steps
