@@ -3,7 +3,7 @@
 Run (no GPU needed): python benchmarks/fit_workspaces.py
 
 Reads the recorded steps of `tests/memory/recorded/` (those without a failure, after which cuDNN
-takes other plans) and, where it is there, `benchmarks/data/h200_memory/workspaces/*.json` (single
+takes other plans) and, where it is there, `benchmarks/data/h200_memory/workspaces.jsonl.gz` (single
 convolutions, made by `measure_memory.py --parts workspaces`). Nothing of a measured peak is used.
 """
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +24,13 @@ from segplan.trace.tape import TensorMeta
 
 HERE = Path(__file__).parent
 RECORDED = HERE.parent / "tests" / "memory" / "recorded"
-SINGLE = HERE / "data" / "h200_memory" / "workspaces"
+SINGLE = HERE / "data" / "h200_memory" / "workspaces.jsonl.gz"
 TABLE = HERE.parent / "segplan" / "memory" / "workspaces.json"
 MOSTLY = 0.75
 """A workspace of less than this share of the copies does without some of them."""
 
 SMALLEST = 2**20
-"""Copies of fewer bytes decide nothing."""
+"""Fewer bytes, at every size that was met, decide nothing."""
 
 
 class Seen(NamedTuple):
@@ -98,7 +100,7 @@ def _forward(line: dict[str, Any], start: int, end: int, args: list[Any]) -> Ite
         ]
         channels = weight.shape[0]
     result = meta((image.shape[0], channels, *sides), image.dtype)
-    conv = Convolution(image, result, weight, strides, transposed, groups)
+    conv = Convolution(image, result, weight, strides, transposed, groups, tuple(args[5]))
     task = "dgrad" if transposed else "fprop"
     yield Seen(task, conv, line["workload"]["precision"], max(stages[1], default=0))
 
@@ -109,7 +111,7 @@ def _backward(line: dict[str, Any], start: int, end: int, args: list[Any]) -> It
     strides, transposed, groups, mask = tuple(args[4]), args[7], args[9], args[10]
     if stages[0] or len(image.shape) != 5 or len(stages) <= sum(map(bool, mask)):
         return
-    conv = Convolution(image, result, weight, strides, transposed, groups)
+    conv = Convolution(image, result, weight, strides, transposed, groups, tuple(args[6]))
     tasks = (["fprop" if transposed else "dgrad"] if mask[0] else []) + ["wgrad"] * bool(mask[1])
     for task, stage in zip(tasks, stages[1:], strict=False):
         yield Seen(task, conv, line["workload"]["precision"], max(stage, default=0))
@@ -121,7 +123,7 @@ def of_single(lines: Iterable[dict[str, Any]]) -> Iterator[Seen]:
         dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(line["precision"], "float32")
         conv = Convolution(
             meta(line["image"], dtype), meta(line["result"], dtype), meta(line["weight"], dtype),
-            tuple(line["strides"]), line["transposed"], 1,
+            tuple(line["strides"]), line["transposed"], 1, tuple(line["dilation"]),
         )  # fmt: skip
         for task, size in line["workspaces"].items():
             if size is not None:
@@ -131,6 +133,7 @@ def of_single(lines: Iterable[dict[str, Any]]) -> Iterator[Seen]:
 def rows(seen: Iterable[Seen]) -> dict[str, list[list[Any]]]:
     """The table: for each plan the fields of `segplan.memory.plans.Seen`."""
     found: dict[str, dict[tuple[int, int], list[Any]]] = {}
+    largest: dict[str, int] = defaultdict(int)
     for one in seen:
         conv = one.conv
         if conv.groups != 1:
@@ -140,19 +143,24 @@ def rows(seen: Iterable[Seen]) -> dict[str, list[list[Any]]]:
         if not cores and one.task != "wgrad":
             continue
         copies = layout_copies(one.task, conv, cores)
-        if max(copies, one.workspace) < SMALLEST:
-            continue
         precision = "tf32" if cores and dtype == "float32" else dtype
         plan = Plan(
             precision, one.task, conv.weight.shape, conv.strides, conv.transposed,
-            conv.image.shape[0],
+            conv.image.shape[0], conv.dilation,
         )  # fmt: skip
         voxels = conv.image.numel // conv.image.shape[1]
         row: list[Any] = [voxels, one.workspace - copies]
+        if one.task == "wgrad" and prod(conv.weight.shape[2:]) == 1:
+            row += [None, plan.samples]
         if one.workspace < MOSTLY * copies:
             row = [voxels, 0, round(one.workspace / copies, 4), plan.samples]
+        largest[plan.key()] = max(largest[plan.key()], copies, one.workspace)
         found.setdefault(plan.key(), {})[voxels, plan.samples] = row
-    return {key: [by[v] for v in sorted(by)] for key, by in sorted(found.items())}
+    return {
+        key: [by[v] for v in sorted(by)]
+        for key, by in sorted(found.items())
+        if largest[key] >= SMALLEST
+    }
 
 
 def recorded_steps() -> list[dict[str, Any]]:
@@ -185,7 +193,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    single = [row for path in sorted(SINGLE.glob("*.json")) for row in json.loads(path.read_text())]
+    single = lines_of(SINGLE) if SINGLE.exists() else []
     table = rows([*of_steps(recorded_steps()), *of_single(single)])
     text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
     TABLE.write_text('{"schema_version": 1, "plans": {\n' + text + "\n}}\n", encoding="utf-8")

@@ -208,6 +208,10 @@ def frontier_rows(held_out: bool) -> list[CellRow]:
         cell = found.get((workload.replace(batch=1).key(), run["limit_mib"] or 0))
         if cell is not None:
             cell.also_seen.add(workload.batch - (run["outcome"] != "fits"))
+    for (model, side), batch in tried_again().items():
+        for cell in found.values():
+            if cell.workload.model == model and cell.workload.patch == (side,) * 3:
+                cell.also_seen.add(batch)
     for row, held in probes("frontier", held_out):
         asked = Workload.from_dict(json.loads(row["workload"]))
         workload, limit = asked.replace(batch=1), int(float(row["limit_mib"]))
@@ -215,6 +219,17 @@ def frontier_rows(held_out: bool) -> list[CellRow]:
         if row["outcome"] in ("fits", "out_of_memory"):
             (cell.fits if row["outcome"] == "fits" else cell.fails).add(asked.batch)
     return [cell for cell in found.values() if cell.largest is not None]
+
+
+def tried_again() -> dict[tuple[str, int], int]:
+    """Largest batch of the cells that `measured_fits.py --attempts` asked about, by (network,
+    side): one below the first that failed in a fresh process."""
+    found: dict[tuple[str, int], int] = {}
+    for attempt in json.loads((DATA / "h200_attempts.json").read_text(encoding="utf-8")):
+        if attempt["outcome"] != "fits":
+            cell = attempt["model"], int(attempt["patch"])
+            found[cell] = min(found.get(cell, attempt["batch"]), attempt["batch"] - 1)
+    return found
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ LIMITS_MIB = (6_600, 9_900, 14_600, 22_500, 30_900)
 """About what cards of 8, 11, 16, 24 and 32 GB leave after the CUDA context and a reserve."""
 
 MOST_BATCH = 20
-cache.MOST_FILES = 2_000  # more than anyone plans with: memory_accuracy asks for the same traces
+cache.MOST_FILES = 20_000  # more than anyone plans with: memory_accuracy asks for the same traces
 MEASURED_ANEW = ("segresnetvae",)
 """Networks whose step was another when they were measured first."""
 
@@ -130,6 +130,30 @@ RECORDS: tuple[tuple[str, dict[str, Any], int | None, str | None], ...] = (
     ("unetr_batch_23", {"model": "unetr", "batch": 23,
                         "zero_grad": "before_backward"}, 23_000, None),
 )  # fmt: skip
+
+UNOBSERVED: tuple[tuple[str, dict[str, Any], int | None], ...] = (
+    ("unet_batch_19", {"model": "unet", "batch": 19}, 9_900),
+    ("swinunetr_batch_2", {"model": "swinunetr", "batch": 2}, None),
+    ("swinunetr_checkpointing_2", {"model": "swinunetr", "batch": 2, "checkpointing": True}, None),
+    ("unetr_batch_2", {"model": "unetr", "batch": 2}, None),
+    ("unetr_batch_4_5200", {"model": "unetr", "batch": 4, "zero_grad": "before_backward"}, 5_200),
+    ("segresnet_batch_2", {"model": "segresnet", "batch": 2}, None),
+    ("segresnet_checkpointing", {"model": "segresnet", "batch": 2, "checkpointing": True}, None),
+    ("segresnetds_batch_2", {"model": "segresnetds", "batch": 2}, None),
+    ("dynunet_batch_2", {"model": "dynunet", "batch": 2}, None),
+    ("attentionunet_batch_2", {"model": "attentionunet", "batch": 2}, None),
+    ("basicunetplusplus_batch_2", {"model": "basicunetplusplus", "batch": 2}, None),
+    ("vnet_batch_2", {"model": "vnet", "batch": 2}, None),
+    ("mednexts_batch_2", {"model": "mednexts", "batch": 2}, None),
+    ("highresnet_batch_1", {"model": "highresnet", "batch": 1}, None),
+    ("ahnet_batch_1", {"model": "ahnet", "patch": (128,) * 3, "batch": 1}, None),
+    ("flexibleunet_batch_2", {"model": "flexibleunet", "batch": 2}, None),
+    ("segresnet_channels_last", {"model": "segresnet", "batch": 2, "precision": "bf16",
+                                 "memory_format": "channels_last_3d"}, None),
+    ("unet_accumulating", {"model": "unet", "batch": 2, "grad_accumulation": 2, "precision": "tf32",
+                           "zero_grad": "before_backward"}, None),
+)  # fmt: skip
+"""Recorded without a look at operators: a dispatch mode changes how gradients are summed."""
 
 
 def valid(**values: Any) -> Workload | None:
@@ -353,12 +377,14 @@ def validations(traces: Traces) -> list[dict[str, Any]]:
 
 
 def records(_traces: Traces) -> list[dict[str, Any]]:
+    asked = [(*record, True) for record in RECORDS]
+    asked += [(name, values, limit, None, False) for name, values, limit in UNOBSERVED]
     return [
         {
             "name": name, "workload": resolve(Workload(**values)).to_dict(), "limit_mib": limit,
-            "alloc_conf": conf, "needs_mib": limit or 30_000,
+            "alloc_conf": conf, "needs_mib": limit or 30_000, "operators": operators,
         }
-        for name, values, limit, conf in RECORDS
+        for name, values, limit, conf, operators in asked
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ each. The rules of `segplan/memory` were read off such a file; the one in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import gzip
 import json
@@ -111,7 +112,8 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
 
     Args:
         request: {"workload", "limit_mib": the allocator's, or None, "alloc_conf": what
-            `PYTORCH_ALLOC_CONF` says here, or None}.
+            `PYTORCH_ALLOC_CONF` says here, or None, "operators": False to see no operators,
+            so that nothing of Python holds their tensors (default True)}.
         progress: not used.
 
     Returns:
@@ -142,8 +144,9 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
                 on_phase=lambda phase: setattr(operators, "phase", phase),
             )  # fmt: skip
             images, labels = make_batch(workload, device)
+            seen = operators if request.get("operators", True) else contextlib.nullcontext()
             for _ in range(3):
-                with operators:
+                with seen:
                     step.run(images, labels)
             torch.cuda.synchronize()
         except Exception as error:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from segplan.api.budgets import left_for_allocator
 from segplan.api.ladder import DEFAULT_RESERVE, Ladder, Question, Tracer, climb
 from segplan.api.predicting import Predictor, Progress, silent
 from segplan.api.timeline import Timeline, timeline
@@ -17,11 +18,11 @@ from segplan.memory.context import context_bytes
 from segplan.memory.distributed import DataParallel, communicator_bytes, data_parallel
 from segplan.memory.limits import INT_MAX, kernel_limit, most_elements
 from segplan.memory.prediction import modules_at_peak, predict_validation, program_of
-from segplan.networks import resolve
+from segplan.networks import check_window, resolve
 from segplan.results import MemoryEstimate
 from segplan.step.validate import Validation, window_count
 from segplan.trace.tape import Trace
-from segplan.units import MIB
+from segplan.units import MIB, Patch
 from segplan.workload import Workload
 
 
@@ -139,10 +140,10 @@ def budget_of(card: Card | None, reserve: int, gpus: int = 1) -> int | None:
         raise RequestError(f"reserve must be at least 0, not {reserve}.")
     if card is None:
         return None
-    context, _measured = context_bytes(card.compute_capability)
-    communicator = communicator_bytes(gpus)
-    budget = card.memory_visible - context - reserve - communicator
+    budget = left_for_allocator(card, reserve, gpus)
     if budget <= 0:
+        context, _measured = context_bytes(card.compute_capability)
+        communicator = communicator_bytes(gpus)
         nccl = f", {communicator // MIB} MiB for NCCL" if communicator else ""
         raise CardError(
             f"nothing is left of {card.memory_visible // MIB} MiB after {context // MIB} MiB for "
@@ -243,6 +244,7 @@ def _ways(validation: Validation | None, workload: Workload) -> list[Validation]
     if validation is None:
         return []
     asked = dataclasses.replace(validation, roi_size=validation.window(workload.patch))
+    check_window(workload, asked.window(workload.patch))
     if asked.stitch == "cpu":
         return [asked]
     return [asked, dataclasses.replace(asked, stitch="cpu")]
@@ -287,8 +289,19 @@ def _validated(
         decides="validation" if alone.least_memory > memory.least_memory else "training",
         fits=fit[0],
         cpu_stitching=stitching,
-        warnings=_validation_warnings(traces[0], together, budget, fit[0]),
+        warnings=(
+            *_padded(asked.volume, window),
+            *_validation_warnings(traces[0], together, budget, fit[0]),
+        ),
     )
+
+
+def _padded(volume: Patch, window: Patch) -> tuple[str, ...]:
+    """That a volume is smaller than a window, where it is."""
+    if all(size >= side for size, side in zip(volume, window, strict=True)):
+        return ()
+    padded = "x".join(str(max(pair)) for pair in zip(volume, window, strict=True))
+    return (f"The volume is smaller than a window: it is padded to {padded}.",)
 
 
 def _validation_warnings(

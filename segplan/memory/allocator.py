@@ -299,6 +299,7 @@ class Allocator:
         self.allocated = self.reserved = self.requested = 0
         self.peak_allocated = self.peak_reserved = self.peak_requested = 0
         self.retries = self.ooms = 0
+        self._granted, self._denied = 0, _UNLIMITED
         self._trace = trace
         self._capacity = _UNLIMITED if capacity is None else capacity
         space = AddressSpace()
@@ -316,6 +317,17 @@ class Allocator:
     def active(self) -> int:
         """`active_bytes`: with one stream, what is allocated."""
         return self.allocated
+
+    @property
+    def same_limits(self) -> range:
+        """Limits with which all since the beginning would have been the same.
+
+        What happens depends on the limit only through what it granted and denied (with garbage
+        collection also otherwise: then there is just the limit itself).
+        """
+        if self._collect:
+            return range(self._limit, self._limit + 1)
+        return range(self._granted, self._denied)
 
     def set_limit(self, limit: int | None) -> None:
         """`setMemoryFraction`: takes effect at the next growth, releases nothing."""
@@ -532,8 +544,11 @@ class Allocator:
 
     def _alloc_block(self, rounded: int, pool: _Pool, segment: int) -> _Block | None:
         """`alloc_block`: a new segment, or more pages; None where that fails."""
-        if self.reserved + segment > self._limit:
+        wanted = self.reserved + segment
+        if wanted > self._limit:
+            self._denied = min(self._denied, wanted)
             return None
+        self._granted = max(self._granted, wanted)
         if self.settings.expandable_segments:
             return self._try_allocate_expandable_block(rounded, pool)
         if self.reserved + segment > self._capacity:
@@ -799,10 +814,31 @@ def replay(
         trace: as in `Allocator`.
     """
     allocator = Allocator(limit, settings, capacity=capacity, trace=trace)
+    fallbacks, failed_at = _serve(allocator, ops, sizes, optional or {}, plans or {})
+    return ReplayResult(
+        allocator.peak_allocated,
+        allocator.peak_reserved,
+        allocator.peak_requested,
+        allocator.allocated,
+        allocator.reserved,
+        allocator.retries,
+        allocator.ooms,
+        fallbacks,
+        failed_at,
+    )
+
+
+def _serve(
+    allocator: Allocator,
+    ops: Sequence[int],
+    sizes: Sequence[int],
+    optional: Mapping[int, Sequence[int]],
+    plans: Mapping[int, Hashable],
+) -> tuple[int, int | None]:
+    """`replay` with an allocator; (tries that fell back, index of the request that failed)."""
     malloc, free = allocator._malloc, allocator._free
     held: list[_Block | None] = [None] * len(sizes)
     absent = _Block(0, 0, allocator._small, None)  # stands for "asked for nothing"
-    optional, plans = optional or {}, plans or {}
     chosen: dict[Hashable, int] = {}
     now = sizes  # copied when the first plan falls back
     fallbacks = 0
@@ -837,17 +873,7 @@ def replay(
             held[number] = None
             if block is not absent:
                 free(block)
-    return ReplayResult(
-        allocator.peak_allocated,
-        allocator.peak_reserved,
-        allocator.peak_requested,
-        allocator.allocated,
-        allocator.reserved,
-        allocator.retries,
-        allocator.ooms,
-        fallbacks,
-        failed_at,
-    )
+    return fallbacks, failed_at
 
 
 class LeastLimit(NamedTuple):
@@ -901,11 +927,20 @@ def least_limit(
     """
     optional = optional or {}
     known: dict[int, bool] = {}  # in units of 2 MiB
+    same: list[tuple[range, bool]] = []  # limits that go the same way
 
     def trains(at: int) -> bool:
         if at not in known:
-            known[at] = replay(ops, sizes, at * ROUND_LARGE, settings, optional, plans=plans).trains
+            limit = at * ROUND_LARGE
+            told = next((way for limits, way in same if limit in limits), None)
+            known[at] = run(limit) if told is None else told
         return known[at]
+
+    def run(limit: int) -> bool:
+        allocator = Allocator(limit, settings)
+        _, failed_at = _serve(allocator, ops, sizes, optional, plans or {})
+        same.append((allocator.same_limits, failed_at is None))
+        return failed_at is None
 
     # With expandable segments the limit is compared with more, or less, than gets mapped.
     expandable = settings.expandable_segments

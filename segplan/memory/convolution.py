@@ -3,9 +3,9 @@
 The first cause is layout. Tensor-core kernels want channels last: for contiguous (B, C, H, W, D)
 tensors cuDNN copies input, output and weights into its workspace, channels padded to 16 bytes (8
 of half precision, 4 of float32), unless there is nothing to turn around (one channel) or the
-layout already is channels last. Products of one voxel (1 x 1 x 1 kernels) run as plain matrix
-products on the contiguous layout, except for the weight gradient of several samples. In full
-float32 only the weight gradient uses such kernels.
+layout already is channels last. Products of one voxel (1 x 1 x 1 kernels without strides) run as
+plain matrix products on the contiguous layout, except for the weight gradient of several samples.
+In full float32 only the weight gradient uses such kernels.
 
 The second is that the weight gradient sums over all voxels, and few weights make few blocks of
 threads: the sum is split, and every part has a float32 buffer of its own (`_partial_sums`). A few
@@ -51,15 +51,17 @@ def workspaces(op: Op, *, tf32: bool, capability: tuple[int, int]) -> tuple[tupl
         image, weight = op.inputs[0], op.inputs[1]
         result = op.outputs[0]
         conv = Convolution(
-            image, result, weight, _strides(op.args[3]), bool(op.args[6]), int(op.args[8])
-        )
+            image, result, weight, _strides(op.args[3]), bool(op.args[6]), int(op.args[8]),
+            _strides(op.args[5]),
+        )  # fmt: skip
         task = "dgrad" if conv.transposed else "fprop"
         size = _one(task, conv, tf32, capability)
         return ((1, size),) if size else ()
     result, image, weight = op.inputs[0], op.inputs[1], op.inputs[2]
     conv = Convolution(
-        image, result, weight, _strides(op.args[4]), bool(op.args[7]), int(op.args[9])
-    )
+        image, result, weight, _strides(op.args[4]), bool(op.args[7]), int(op.args[9]),
+        _strides(op.args[6]),
+    )  # fmt: skip
     mask = op.args[10]
     found = []
     made = 0
@@ -106,6 +108,7 @@ class Convolution:
     strides: tuple[int, ...]
     transposed: bool
     groups: int
+    dilation: tuple[int, ...] = (1, 1, 1)
 
 
 def _strides(value: Any) -> tuple[int, ...]:
@@ -126,10 +129,10 @@ def _one(task: str, conv: Convolution, tf32: bool, capability: tuple[int, int]) 
         return 0
     by_layout = layout_copies(task, conv, tensor_cores)
     precision = "tf32" if tensor_cores and not half else image.dtype
-    seen = nearest(
-        Plan(precision, task, weight.shape, conv.strides, conv.transposed, image.shape[0]),
-        image.numel // image.shape[1],
+    plan = Plan(
+        precision, task, weight.shape, conv.strides, conv.transposed, image.shape[0], conv.dilation
     )
+    seen = nearest(plan, image.numel // image.shape[1])
     if seen is not None:
         return seen.workspace(by_layout)
     if by_layout and task == "wgrad" and tensor_cores:
@@ -144,7 +147,7 @@ def layout_copies(task: str, conv: Convolution, tensor_cores: bool) -> int:
     taps = prod(weight.shape[2:])
     size = _BYTES[image.dtype]
     multiple = _VECTOR_BYTES // size
-    if taps == 1:
+    if taps == 1 and (max(conv.strides) == 1 or not tensor_cores):
         special = _product(task, image, result, tensor_cores)
         if special is not None:
             return special

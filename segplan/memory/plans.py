@@ -15,12 +15,11 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-FARTHEST = 8.0
-"""A record of this many times fewer or more voxels tells nothing."""
+FARTHEST = 4.0
+"""A record of this many times fewer or more voxels tells less than the rule of layout."""
 
-FARTHEST_SHARE = 1.5
-"""The same for one in which copies fell away: another volume, or another number of samples, may
-be run by another kernel."""
+FARTHEST_ALIKE = 3.0
+"""The same for one that speaks only for its own number of samples."""
 
 
 class Plan(NamedTuple):
@@ -33,6 +32,7 @@ class Plan(NamedTuple):
         strides: of the convolution.
         transposed: whether it is one.
         samples: in the batch; whether there is more than one matters.
+        dilation: of the kernel.
     """
 
     precision: str
@@ -41,12 +41,15 @@ class Plan(NamedTuple):
     strides: tuple[int, ...]
     transposed: bool
     samples: int
+    dilation: tuple[int, ...] = (1, 1, 1)
 
     def key(self) -> str:
         """As the table names it: one sample and several are told apart."""
         way = "t" if self.transposed else "c"
         sizes = "x".join(map(str, self.weight)), "x".join(map(str, self.strides))
-        return f"{self.precision} {self.task} {way} {sizes[0]} {sizes[1]} {min(self.samples, 2)}"
+        spread = "" if set(self.dilation) == {1} else f" d{'x'.join(map(str, self.dilation))}"
+        samples = min(self.samples, 2)
+        return f"{self.precision} {self.task} {way} {sizes[0]} {sizes[1]} {samples}{spread}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class Seen:
         voxels: of the image, over all samples.
         beside: bytes beside the copies.
         share: of the copies, where most of them fall away; None: all of them are made.
-        samples: in the batch, where copies fell away.
+        samples: in the batch, where it speaks for no other number of them: where copies fell
+            away, and for products of one voxel, which run as one of several kernels.
     """
 
     voxels: int
@@ -71,9 +75,9 @@ class Seen:
 
     def tells(self, voxels: int, samples: int) -> bool:
         """Whether it is near enough to tell something."""
-        if self.share is None:
+        if self.samples is None:
             return self.distance(voxels) <= FARTHEST
-        return samples == self.samples and self.distance(voxels) <= FARTHEST_SHARE
+        return samples == self.samples and self.distance(voxels) <= FARTHEST_ALIKE
 
     def workspace(self, copies: int) -> int:
         """Bytes for a convolution whose copies take so many."""

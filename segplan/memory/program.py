@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from segplan.memory.kernels import Architecture, temporaries, uses_cublas
-from segplan.trace.tape import ACTIVATION, INPUT, TEMPORARY, Trace
+from segplan.memory.kernels import Architecture, Temporary, temporaries, uses_cublas
+from segplan.trace.tape import ACTIVATION, INPUT, TEMPORARY, Op, Trace
 from segplan.units import MIB
 
 WORKSPACE = 7
@@ -78,14 +78,27 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
     position = 0
     scattered = _scattered_gradients(trace) if on is not None else {}
     stands_for: dict[int, int] = {}
+    idents = [abs(event) for event in trace.events]
+    known: dict[tuple[object, ...], tuple[Temporary, ...]] = {}
+
+    def needs(op: Op, on: Architecture) -> tuple[Temporary, ...]:
+        # Steps repeat their operators, and operators share their tensors' descriptions.
+        key = (op.name, id(op.inputs), id(op.outputs), op.args)
+        if key not in known:
+            known[key] = temporaries(op, on)
+        return known[key]
 
     def copy(until: int) -> None:
         nonlocal position, next_start
+        if not stands_for and (next_start is None or next_start >= until):
+            ops.extend(idents[position:until])
+            position = until
+            return
         for i in range(position, until):
             if i == next_start:
                 program.step_starts.append(len(ops))
                 next_start = next(starts)
-            ident = abs(trace.events[i])
+            ident = idents[i]
             ops.append(stands_for.pop(ident, ident))
         position = until
 
@@ -104,7 +117,7 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
             have_cublas.add(op.phase == "backward")
             copy(op.end)  # the output comes first
             ops.append(program.new(cublas_workspace(on.capability), WORKSPACE))
-        needed = temporaries(op, on)
+        needed = needs(op, on)
         if not needed:
             copy(op.end)
             continue

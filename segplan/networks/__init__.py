@@ -5,6 +5,7 @@ from segplan.networks.registry import NETWORKS, Network
 from segplan.networks.resolving import (
     arguments_of,
     check,
+    check_window,
     network_of,
     next_valid,
     resolve,
@@ -21,6 +22,7 @@ __all__ = [
     "arguments_of",
     "build",
     "check",
+    "check_window",
     "network_of",
     "next_valid",
     "resolve",

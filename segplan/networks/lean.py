@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterator
 
 GUESTS = frozenset({
-    "clearml", "cucim", "cupy", "cupyx", "cv2", "h5py", "huggingface_hub", "ignite", "imagecodecs",
-    "itk", "lightning", "lmdb", "matplotlib", "mlflow", "nni", "nrrd", "onnx", "onnxruntime",
-    "onnxscript", "openslide", "optuna", "pandas", "pydicom", "pytorch_lightning", "skimage",
-    "sklearn", "tensorboard", "tensorboardX", "tensorrt", "tifffile", "torch_tensorrt",
-    "torchaudio", "torchio", "transformers", "zarr",
+    "clearml", "cucim", "cupy", "cupyx", "cv2", "gdown", "h5py", "huggingface_hub", "ignite",
+    "imagecodecs", "itk", "jsonschema", "lightning", "lmdb", "matplotlib", "mlflow", "nibabel",
+    "nni", "nrrd", "onnx", "onnxruntime", "onnxscript", "openslide", "optuna", "pandas", "PIL",
+    "pydicom", "pytorch_lightning", "scipy", "skimage", "sklearn", "tensorboard", "tensorboardX",
+    "tensorrt", "tifffile", "torch_tensorrt", "torchaudio", "torchio", "tqdm", "transformers",
+    "yaml", "zarr",
 })  # fmt: skip
 """Optional packages of MONAI's data, apps, engines, handlers and of its one language network
 (MONAI asks for each through `optional_import` and does without, saying so only when the part

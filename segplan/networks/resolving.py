@@ -150,15 +150,38 @@ def check(workload: Workload) -> None:
     problem = rule.problem(workload.patch, workload.batch)
     if problem is None:
         return
-    sizes = [
-        rule.round_down(workload.patch, workload.batch),
-        rule.round_up(workload.patch, workload.batch),
-    ]
-    near = " and ".join(dict.fromkeys(_size(p) for p in sizes if p is not None))
     raise NetworkError(
         f"{workload.model} does not train on {_size(workload.patch)}: {problem}. "
-        f"Nearest valid: {near}."
+        f"Nearest valid: {_nearest(rule, workload.patch, workload.batch)}."
     )
+
+
+def check_window(workload: Workload, window: Patch) -> None:
+    """Check that a network trained on the workload's patch takes windows of another size.
+
+    The trace finds out about factories (to find its rule, one would have to be built many times)
+    and about networks built for their patch (some need it in training only).
+
+    Raises:
+        NetworkError: it does not; the message names the nearest sizes that it takes.
+    """
+    if window == workload.patch or is_factory(workload.model):
+        return
+    rule = rule_for(workload)
+    if rule.fixed:
+        return
+    # In evaluation batch normalisation takes a single voxel, as it does of a batch of several.
+    problem = rule.problem(window, 2)
+    if problem is not None:
+        raise NetworkError(
+            f"{workload.model} cannot validate with windows of {_size(window)}: {problem}. "
+            f"Nearest valid: {_nearest(rule, window, 2)}."
+        )
+
+
+def _nearest(rule: PatchRule, patch: Patch, batch: int) -> str:
+    sizes = (rule.round_down(patch, batch), rule.round_up(patch, batch))
+    return " and ".join(dict.fromkeys(_size(size) for size in sizes if size is not None))
 
 
 def next_valid(workload: Workload, patch: Patch) -> Patch:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segplan.errors import SegplanError
 from segplan.probe.messages import ProbeRequest
-from segplan.probe.outcomes import classify, first_line, settled
+from segplan.probe.outcomes import KERNEL_ELEMENTS, classify, first_line, settled
 from segplan.probe.watch import (
     LONGEST_STEP_S,
     StepWatch,
@@ -41,6 +41,8 @@ MOST_STABLE_WARMUP = 200
 LENGTHY_S = 0.5
 """A step this long keeps the card busy: nothing but its first run, which loads kernels and makes
 the optimizer's state, is slower than the others."""
+MOST_CHANNELS = 512
+"""Of a tensor as large as the patch: networks have fewer there."""
 FULL_STEPS = 3
 """Steps until the optimizer's state exists and the pool has fragmented: what "fits" means."""
 
@@ -229,11 +231,19 @@ class _Largest:
     def __init__(self, workload: Workload) -> None:
         h, w, d = workload.patch
         channels = max(workload.in_channels, workload.out_channels)
-        self.elements = workload.batch * channels * h * w * d
+        voxels = workload.batch * h * w * d
+        self.elements = voxels * channels
+        self.in_reach = voxels * MOST_CHANNELS >= KERNEL_ELEMENTS
 
     @contextlib.contextmanager
     def watching(self, network: nn.Module) -> Iterator[None]:
-        """Look at every module's tensors while inside."""
+        """Look at every module's tensors while inside, where one may be too large for kernels.
+
+        Elsewhere the step is left as it is: hooks decide how long tensors are held.
+        """
+        if not self.in_reach:
+            yield
+            return
         handles = [m.register_forward_pre_hook(self._before) for m in network.modules()]
         handles += [m.register_forward_hook(self._after) for m in network.modules()]
         try:

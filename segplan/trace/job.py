@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from segplan.units import Patch
@@ -33,20 +34,25 @@ def handle(request: dict[str, Any], progress: Callable[[dict[str, Any]], None]) 
     from segplan.errors import NetworkError, SegplanError
     from segplan.networks import build
     from segplan.networks.lean import import_monai
+    from segplan.networks.resolving import is_factory
     from segplan.step.validate import Validation
+    from segplan.trace.compiler import postpone
     from segplan.trace.tape import trace_to_json
     from segplan.trace.tracer import trace_step, trace_validation
+    from segplan.trace.values import without_random_values
 
     import_monai()
+    postpone()
     workload = Workload.from_dict(request["workload"])
     asked = request.get("validation")
     validation = None if asked is None else Validation.from_dict(asked)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        network = build(workload)
+        with nullcontext() if is_factory(workload.model) else without_random_values():
+            network = build(workload)
         try:
             if validation is None:
-                trace = trace_step(workload, network)
+                trace = trace_step(workload, network, repeats=not is_factory(workload.model))
             else:
                 trace = trace_validation(workload, network, validation)
         except SegplanError:

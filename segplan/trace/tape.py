@@ -174,9 +174,9 @@ class Tape:
             ops=[
                 Op(
                     a.name, a.phase, a.step, a.at, a.end,
-                    tuple(map(scale.tensor, a.inputs, b.inputs)),
-                    tuple(map(scale.tensor, a.outputs, b.outputs)),
-                    tuple(map(scale.value, a.args, b.args)),
+                    scale.tensors(a.inputs, b.inputs),
+                    scale.tensors(a.outputs, b.outputs),
+                    a.args if a.args == b.args else tuple(map(scale.value, a.args, b.args)),
                 )
                 for a, b in zip(lo.ops, hi.ops, strict=True)
             ],
@@ -189,22 +189,32 @@ class _Affine:
 
     def __init__(self, low: int, high: int, batch: int) -> None:
         self.low, self.span, self.offset = low, high - low, batch - low
-        self._made: dict[tuple[int, int], TensorMeta] = {}  # tensors are shared between operators
+        # Tensors, and lists of them, are shared between operators.
+        self._made: dict[tuple[int, int], TensorMeta] = {}
+        self._lists: dict[tuple[int, int], tuple[TensorMeta, ...]] = {}
 
     def __call__(self, a: int, b: int) -> int:
         if a == b:
             return a
         return a + (b - a) * self.offset // self.span
 
-    def tensor(self, a: TensorMeta, b: TensorMeta) -> TensorMeta:
-        if a is b:
-            return a
+    def tensors(
+        self, a: tuple[TensorMeta, ...], b: tuple[TensorMeta, ...]
+    ) -> tuple[TensorMeta, ...]:
         key = (id(a), id(b))
-        if key not in self._made:
-            self._made[key] = TensorMeta(
+        found = self._lists.get(key)
+        if found is None:
+            found = self._lists[key] = tuple(map(self._tensor, a, b))
+        return found
+
+    def _tensor(self, a: TensorMeta, b: TensorMeta) -> TensorMeta:
+        key = (id(a), id(b))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = TensorMeta(
                 tuple(map(self, a.shape, b.shape)), a.dtype, tuple(map(self, a.strides, b.strides))
             )
-        return self._made[key]
+        return found
 
     def value(self, a: Any, b: Any) -> Any:
         if isinstance(a, bool) or a is None or isinstance(a, (str, float)):
@@ -243,9 +253,14 @@ def trace_to_json(trace: Trace) -> dict[str, Any]:
 def trace_from_json(data: Mapping[str, Any]) -> Trace:
     """The trace of `trace_to_json`."""
     tensors = [TensorMeta(tuple(s), d, tuple(t)) for s, d, t in data["tensors"]]
+    lists: dict[tuple[int, ...], tuple[TensorMeta, ...]] = {}
 
     def pick(indices: Sequence[int]) -> tuple[TensorMeta, ...]:
-        return tuple(tensors[i] for i in indices)
+        key = tuple(indices)
+        found = lists.get(key)
+        if found is None:
+            found = lists[key] = tuple(tensors[i] for i in indices)
+        return found
 
     return Trace(
         batch=data["batch"],

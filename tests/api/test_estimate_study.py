@@ -195,6 +195,15 @@ def test_validation_counts_the_trainings_state(tracer, question):
     assert m.breakdown.gradients == pytest.approx(m.breakdown.optimizer_state / 2, rel=0.02)
     assert found.validation.roi_size == (64, 64, 64)
     assert found.windows == 27  # strides of 48: from 0, 48 and 96; from 0, 48 and 64
+    assert not any("padded" in warning for warning in found.warnings)
+
+
+def test_windows_and_volumes_of_odd_sizes(tracer, question):
+    # A volume of any size will do: it is padded to the window. A window will not.
+    found = validated(tracer, question, Validation((10, 160, 128)))
+    assert "it is padded to 64x160x128" in found.warnings[0]
+    with pytest.raises(NetworkError, match=r"windows of 10: .* Nearest valid: 8 and 12"):
+        _ways(Validation((160, 160, 128), roi_size=(10, 10, 10)), question.workload)
 
 
 def test_who_decides(tracer, question):

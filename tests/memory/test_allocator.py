@@ -717,16 +717,16 @@ def test_low_and_high_are_only_hints(low, high):
 
 def test_least_limit_looks_above_the_crossing(monkeypatch):
     # Trains from 100 MiB on, but for 110 to 112: a boundary that is not monotone.
-    class Result:
-        peak_reserved = 200 * MIB
-
-        def __init__(self, limit):
-            at = 2**60 if limit is None else limit // MIB
-            self.trains = at >= 100 and at not in (110, 111, 112)
-            calls.append(at)
-
     calls: list[int] = []
-    monkeypatch.setattr(module, "replay", lambda ops, sizes, limit, *_, **__: Result(limit))
+
+    def served(allocator, *_program):
+        at = (allocator.limit or 2**60) // MIB
+        allocator._granted, allocator._denied = at * MIB, (at + 1) * MIB
+        allocator.peak_reserved = 200 * MIB
+        calls.append(at)
+        return 0, None if at >= 100 and at not in (110, 111, 112) else 0
+
+    monkeypatch.setattr(module, "_serve", served)
     least, lowest = least_limit([0], [10 * MIB])
     assert lowest == 100 * MIB
     assert least in (100 * MIB, 114 * MIB)
@@ -735,6 +735,22 @@ def test_least_limit_looks_above_the_crossing(monkeypatch):
     calls.clear()
     least_limit([0], [10 * MIB], max_replays=25)
     assert len(calls) <= 25
+
+
+@given(programs(), ANY_SETTINGS, st.data())
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_limits_that_are_said_to_be_the_same_are(program, settings, data):
+    ops, sizes = program
+    most = replay(ops, sizes, None, settings).peak_reserved
+    limit = data.draw(st.integers(0, most + 4 * MIB))
+    allocator = Allocator(limit, settings)
+    _, failed_at = module._serve(allocator, ops, sizes, {}, {})
+    same = allocator.same_limits
+    assert limit in same
+    for other in (same.start, min(same.stop, most + 8 * MIB) - 1):
+        again = replay(ops, sizes, other, settings)
+        assert again.out_of_memory_at == failed_at
+        assert again.peak_reserved == allocator.peak_reserved
 
 
 @given(programs(), ANY_SETTINGS)

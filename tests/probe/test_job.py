@@ -196,12 +196,23 @@ def test_no_hook_is_left_in_the_timed_steps(build):
 )
 def test_the_tensor_a_convolution_is_about_to_make_counts(module, channels, elements):
     largest = job._Largest(W)
-    largest.elements = 0
+    largest.elements, largest.in_reach = 0, True
     with largest.watching(module):
         module.register_forward_pre_hook(lambda *_: 1 / 0)  # fails before it has made it
         with pytest.raises(ZeroDivisionError):
             module(torch.zeros(2, channels, 8, 8, 8))
     assert largest.elements == max(elements, 2 * channels * 8**3)
+
+
+def test_a_step_far_from_the_limit_runs_without_hooks():
+    module = nn.Conv3d(4, 6, 3)
+    with job._Largest(W).watching(module):
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    large = job._Largest(W.replace(patch=(256, 256, 256), batch=1))
+    with large.watching(module):
+        assert module._forward_hooks
+    assert not module._forward_hooks
 
 
 def test_the_largest_known_before_anything_ran():
