@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from segplan.api.fitting import Question, predicted_batch, trace_known, trace_others
+from segplan.api.fitting import Question, quickly_predicted_batch, trace_known, trace_others
 from segplan.api.predicting import Predictor
 from segplan.errors import NetworkError, WorkerError
 from segplan.units import Patch
@@ -69,6 +69,8 @@ class Guesses:
             for patch in self._question.patches:
                 if patch not in known:
                     self._guess(patch)
+            for patch in self._question.patches:
+                self._estimate(patch)
         except BaseException as error:  # whoever waits shall know
             waited_for: list[Future[Any]] = [self._known, *self._found.values()]
             for future in waited_for:
@@ -80,7 +82,14 @@ class Guesses:
         found: int | None = None
         if not self._stopping.is_set():
             with contextlib.suppress(NetworkError, WorkerError):
-                found = predicted_batch(
+                found = quickly_predicted_batch(
                     self._question, self._predictor, patch, self._budget
-                ).max_batch
+                )
         self._found[patch].set_result(found)
+
+    def _estimate(self, patch: Patch) -> None:
+        """Work out what the patch's cell will tell if the guess is right."""
+        batch = self._found[patch].result()
+        if batch and not self._stopping.is_set():
+            with contextlib.suppress(NetworkError, WorkerError):
+                self._predictor.estimate(patch, batch)
