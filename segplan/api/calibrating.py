@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import segplan
-from segplan.api.benching import CardWorker, card_here
+from segplan.api.bench_series import CardWorker
+from segplan.api.benching import card_here
 from segplan.api.calibrations import calibrations_folder, rates_by_precision
 from segplan.api.measuring import refuse_busy
 from segplan.api.recording import EnvironmentAhead
 from segplan.baseline.health import Health, findings
 from segplan.baseline.operator_job import STARTUP, TARGET
 from segplan.errors import RequestError, SegplanError
-from segplan.gpus import LocalCard, MigSlice, as_card
+from segplan.gpus import LocalCard, MigSlice, as_card, only_visible
 from segplan.probe.watch import CardState, CardWatch, held_back
 from segplan.timing.correction import residuals
 from segplan.timing.model import NotTimeable, Rates, shipped_calibration
@@ -141,7 +142,7 @@ def calibrate(
     wanted = list(shipped_operators() if operators is None else operators)
     environment = EnvironmentAhead(local)
     make = worker_factory or _real_worker
-    env = {"CUDA_VISIBLE_DEVICES": local.uuid or str(local.index or 0)}
+    env = only_visible(local)
     with CardWatch(local) as watch:
         run = _Run(wanted, seconds, watch, progress, lambda: make(env))
         try:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from segplan.errors import RequestError
+from segplan.baseline.documents import bench_from_dict
+from segplan.baseline.results import Bench
+from segplan.errors import RequestError, StoreError
 from segplan.results import Measurement, Outcome
 from segplan.store import ImportReport, Store, store_path
 from segplan.units import Patch
@@ -38,6 +42,9 @@ class StoredResults:
         total: measurements in it.
         matching: measurements that match the request.
         measurements: those of them within the limit, newest first.
+        total_benches: baseline checks in it.
+        benches: those that match the request, within the limit, newest first; a request for a
+            model, a patch or an outcome is none for them.
         exported: the file written, or None.
         imported: what came of an imported file, or None.
         warnings: sentences a reader should know.
@@ -50,6 +57,8 @@ class StoredResults:
     exported: str | None = None
     imported: ImportReport | None = None
     warnings: tuple[str, ...] = ()
+    total_benches: int = 0
+    benches: tuple[Bench, ...] = ()
 
 
 def stored_results(
@@ -63,7 +72,7 @@ def stored_results(
     export_to: FilePath | None = None,
     import_from: FilePath | None = None,
 ) -> StoredResults:
-    """List measurements, newest first; before that import a file, after it export what matches.
+    """List what was measured, newest first; first import a file, last export what matches.
 
     Args:
         store: the file; None: $SEGPLAN_STORE, else the user's data directory.
@@ -71,8 +80,8 @@ def stored_results(
         card: only cards with this in their name, like rtx-3090, or this UUID.
         patch: only this patch.
         outcome: only measurements that ended so, like out_of_memory.
-        limit: no more than this, in the answer and in the export.
-        export_to: a file that ends in .json or .csv.
+        limit: no more measurements than this, nor baseline checks, in the answer and in the export.
+        export_to: a file that ends in .json, or in .csv (without baseline checks).
         import_from: a file that `export_to` wrote as .json, or a fallback log.
 
     Raises:
@@ -92,11 +101,23 @@ def stored_results(
         if export_to is None:  # asking makes no file
             return StoredResults(where, 0, 0, ())
     with Store.open(store) as opened:
-        imported = opened.import_file(import_from) if import_from is not None else None
+        imported = None
+        if import_from is not None:
+            imported = opened.import_file(import_from, bench_from_dict)
         found = opened.find(model=model, card=card, patch=patch, outcome=wanted)
         shown = found if limit is None else found[:limit]
+        checks, unread = _read(opened.benches())
+        matching: list[tuple[Bench, dict[str, Any]]] = []
+        if model is None and patch is None and wanted is None:
+            matching = [row for row in checks if _is_on(row[0], card)][:limit]
+        warnings = [*opened.warnings, *(f"{text} ({opened.path})." for text in unread)]
         if export_to is not None:
-            opened.export(export_to, measurements=shown)
+            as_written = [document for _, document in matching]
+            opened.export(export_to, measurements=shown, benches=as_written)
+            if matching and Path(export_to).suffix.lower() == ".csv":
+                warnings.append(
+                    "A .csv file holds no baseline checks: export to a .json file to keep them."
+                )
         return StoredResults(
             store=opened.path,
             total=len(opened),
@@ -104,8 +125,32 @@ def stored_results(
             measurements=tuple(StoredMeasurement(m, _median(m)) for m in shown),
             exported=os.fspath(export_to) if export_to is not None else None,
             imported=imported,
-            warnings=tuple(opened.warnings),
+            warnings=tuple(warnings),
+            total_benches=len(checks),
+            benches=tuple(check for check, _ in matching),
         )
+
+
+def _read(
+    documents: Sequence[dict[str, Any]],
+) -> tuple[list[tuple[Bench, dict[str, Any]]], list[str]]:
+    """(checks and what was written of each, sentences on those that cannot be read)."""
+    found, unread = [], []
+    for document in documents:
+        try:
+            found.append((bench_from_dict(document), document))
+        except StoreError as error:
+            unread.append(f"A baseline check cannot be read: {str(error).rstrip('.')}")
+    return found, unread
+
+
+def _is_on(check: Bench, card: str | None) -> bool:
+    """As `Store.find` takes a card: part of its name, hyphens for blanks, or its UUID."""
+    if card is None:
+        return True
+    name = (check.environment.card_name or "").lower().replace(" ", "-")
+    text = card.strip()
+    return text.lower().replace(" ", "-") in name or text == check.environment.card_uuid
 
 
 def _outcome(name: str | None) -> Outcome | None:

@@ -14,10 +14,11 @@ software, which is seldom faster; so only a figure clearly below is called slow,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from segplan.baseline.health import POWER_LIMIT, Health, at_its_power_limit, findings
 from segplan.baseline.published import Published
-from segplan.baseline.results import LABELS, Comparison, Method, Series, Standing, Verdict
+from segplan.baseline.results import LABELS, Comparison, Method, Mode, Series, Standing, Verdict
 from segplan.gpus.card import Card, card_key
 from segplan.gpus.catalog import catalogue
 
@@ -78,11 +79,29 @@ def compare(
     return (*own, *(found for _, found in nearest))
 
 
+def judge_card(
+    measured: Sequence[Series],
+    card: Card,
+    card_name: str,
+    mode: Mode,
+    torch_version: str | None,
+    health: Health,
+    figures: Sequence[Published],
+) -> tuple[tuple[Comparison, ...], Verdict]:
+    """Published figures beside every series, and the verdict (arguments as for both)."""
+    found = tuple(c for one in measured for c in compare(one, card, torch_version, figures))
+    elsewhere: tuple[Mode, ...] = ()
+    if not any(c.same_card for c in found):
+        elsewhere = tuple(m for m in published_modes(card, figures) if m is not mode)
+    return found, judge(measured, found, card_name, health, elsewhere)
+
+
 def judge(
     measured: Sequence[Series],
     comparisons: Sequence[Comparison],
     card_name: str,
-    findings: Sequence[str] = (),
+    health: Health | None = None,
+    elsewhere: Sequence[Mode] = (),
 ) -> Verdict:
     """One sentence on whether the card performs as it should.
 
@@ -93,10 +112,12 @@ def judge(
         measured: the series.
         comparisons: of all of them.
         card_name: for the sentence.
-        findings: sentences on what was noticed about the card (throttling, power limit …).
+        health: what was seen of the card.
+        elsewhere: other modes in which figures of this very card are published.
     """
     slow: list[Comparison] = []
     fine: list[Comparison] = []
+    alone: list[Series] = []
     for series in measured:
         mine = [
             c for c in comparisons
@@ -105,22 +126,82 @@ def judge(
         own = [c for c in mine if c.same_card]
         judges = own[:1] or mine
         if not judges:
-            continue
-        if all(c.slow for c in judges):
+            alone.append(series)
+        elif all(c.slow for c in judges):
             slow.append(max(judges, key=lambda c: c.low))
         else:
-            fine.append(next(c for c in judges if not c.slow))
-    found = tuple(findings)
+            # Within what a neighbour promises says more than above it.
+            passed = [c for c in judges if not c.slow]
+            fine.append(min(passed, key=lambda c: c.above))
+    found = () if health is None else findings(health)
+    notes = tuple(_notes(measured, alone, fine, health, elsewhere))
     if slow:
-        return Verdict(Standing.SLOW, _slow_sentence(card_name, slow, fine, found), found)
+        sentence = _slow_sentence(card_name, slow, fine, found)
+        return Verdict(Standing.SLOW, sentence, found, notes)
     if fine:
-        return Verdict(Standing.AS_EXPECTED, _fine_sentence(card_name, fine), found)
+        return Verdict(Standing.AS_EXPECTED, _fine_sentence(card_name, fine), found, notes)
     return Verdict(
         Standing.UNKNOWN,
         f"Nothing published can be set beside the {card_name}: neither it nor a card within a "
         f"factor of {NEIGHBOUR_FACTOR:.0f} was measured like this.",
         found,
+        notes,
     )
+
+
+def published_modes(card: Card, figures: Iterable[Published]) -> tuple[Mode, ...]:
+    """The modes in which figures of this very card are published."""
+    return tuple(mode for mode in Mode if any(f.mode is mode for f in figures if _is_same(f, card)))
+
+
+def _notes(
+    measured: Sequence[Series],
+    alone: Sequence[Series],
+    fine: Sequence[Comparison],
+    health: Health | None,
+    elsewhere: Sequence[Mode],
+) -> Iterator[str]:
+    """How far the verdict carries, and what is normal but worth knowing."""
+    for c in fine:
+        if c.above and c.high is not None:
+            yield (
+                f"{c.name} is {c.measured / c.high:.2f} times the most that the {c.card_name}'s "
+                "figure promises, most likely as that was measured with slower software: it would "
+                "not show a card that is somewhat slow."
+            )
+    if alone and len(alone) < len(measured):
+        yield (
+            f"{len(alone)} of {len(measured)} series have nothing published beside them: "
+            f"{_listed(alone)}."
+        )
+    for mode in elsewhere:
+        how = "with --train" if mode is Mode.TRAINING else "without --train"
+        yield f"Figures of this very card are published for {mode.value}: run it {how}."
+    limit = at_its_power_limit(health) if health is not None else None
+    if limit is None:
+        return
+    held = [s for s in measured if POWER_LIMIT in (s.throttled or ())]
+    if not held:
+        yield f"It reached {limit}, as most cards do under load."
+        return
+    clocks = [s.sm_mhz for s in held if s.sm_mhz is not None]
+    free = [s.sm_mhz for s in measured if s not in held and s.sm_mhz is not None]
+    at = ""
+    if clocks and free and min(clocks) < max(free):
+        at = f", which lowers its clock to {min(clocks)} MHz from {max(free)} MHz"
+    yield f"It reached {limit} in {_listed(held)}{at}: normal for a network that keeps it busy."
+
+
+def _listed(series: Sequence[Series]) -> str:
+    """Such as "ResNet50 fp32, ViT-B/16 tf32 and fp32"."""
+    by_network: dict[str, list[str]] = {}
+    for one in series:
+        by_network.setdefault(LABELS[one.network], []).append(one.precision)
+    told = []
+    for network, names in by_network.items():
+        last = f" and {names[-1]}" if len(names) > 1 else names[0]
+        told.append(f"{network} {', '.join(names[:-1])}{last}")
+    return ", ".join(told)
 
 
 def _arithmetic(precision: str, card: Card) -> str:
@@ -193,26 +274,24 @@ _METHODS = {
 }
 
 
-def _what(comparison: Comparison) -> str:
-    return f"{LABELS[comparison.network]} {comparison.precision}"
-
-
 def _fine_sentence(card_name: str, fine: Sequence[Comparison]) -> str:
     own = [c for c in fine if c.same_card]
+    judges = own or fine
+    exact = all(not c.differences for c in judges)
+    aside = "" if exact else f", though {_told_differences(judges)}"
     if not own:
         names = ", ".join(dict.fromkeys(c.card_name for c in fine))
-        exact = all(not c.differences for c in fine)
-        aside = "" if exact else f", though {_told_differences(fine)}"
-        return (
-            f"The {card_name} performs as it should by its neighbours ({names}){aside}; no figure "
-            "of its own was published for this."
-        )
+        above = sum(c.above for c in fine)
+        where = f"{len(fine) - above} of {len(fine)} figures lie where bandwidth and rate put them"
+        if above:
+            where += f", {above} above"
+        if len(fine) == 1:
+            where = f"its figure lies {'above ' if above else ''}where bandwidth and rate put it"
+        return f"The {card_name} performs as it should by its neighbours ({names}): {where}{aside}."
     ratios = [c.ratio for c in own]
     span = f"{min(ratios):.2f}"
     if max(ratios) - min(ratios) >= 0.01:
         span += f" to {max(ratios):.2f}"
-    exact = all(not c.differences for c in own)
-    aside = "" if exact else f", though {_told_differences(own)}"
     return f"The {card_name} performs as it should: {span} of its published figures{aside}."
 
 
@@ -252,4 +331,4 @@ def _slow_sentence(
         if findings
         else " Nothing was noticed that explains it: look at cooling, power cables and ECC."
     )
-    return f"The {card_name} is slower than it should be: {_what(worst)} {against}{often}.{why}"
+    return f"The {card_name} is slower than it should be: {worst.name} {against}{often}.{why}"

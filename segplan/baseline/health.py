@@ -53,9 +53,9 @@ class Health:
 def findings(health: Health) -> tuple[str, ...]:
     """What may slow the card down, a sentence each, the gravest first."""
     found = [_sentence(_SEVERE[r]) for r in _SEVERE if r in (health.throttled or ())]
-    limit, default = health.power_limit_w, health.power_default_w
-    lowered = limit is not None and default is not None and limit < default * _LESS
-    if lowered:
+    lowered = _lowered(health)
+    if lowered is not None:
+        limit, default = lowered
         found.append(
             f"Its power limit is {limit:.0f} W, below its default of {default:.0f} W: raise it "
             f"with nvidia-smi -pl {default:.0f}."
@@ -73,10 +73,27 @@ def findings(health: Health) -> tuple[str, ...]:
     if health.is_slice:
         found.append("It is a MIG slice: no published figure is of the same part of the card.")
     found += _pcie(health)
-    if POWER_LIMIT in (health.throttled or ()) and not lowered:
-        at = "" if limit is None else f" of {limit:.0f} W"
-        found.append(f"It draws all that its power limit{at} allows, as most cards do under load.")
     return tuple(found)
+
+
+def at_its_power_limit(health: Health) -> str | None:
+    """Such as "its power limit of 700 W (the default)", where that held its clocks back, or None.
+
+    A limit that somebody has lowered is among the `findings`.
+    """
+    limit, default = health.power_limit_w, health.power_default_w
+    if POWER_LIMIT not in (health.throttled or ()) or _lowered(health) is not None:
+        return None
+    at = "" if limit is None else f" of {limit:.0f} W"
+    return f"its power limit{at}{' (the default)' if limit and default else ''}"
+
+
+def _lowered(health: Health) -> tuple[float, float] | None:
+    """(limit, default) in watts where somebody has lowered the limit."""
+    limit, default = health.power_limit_w, health.power_default_w
+    if limit is None or default is None or limit >= default * _LESS:
+        return None
+    return limit, default
 
 
 def _pcie(health: Health) -> list[str]:

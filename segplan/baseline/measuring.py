@@ -112,6 +112,7 @@ def measure(
         seconds=tuple(seconds),
         channels_last=request.channels_last,
         zeros=request.zeros,
+        asked_batch=request.batch or request.images & -request.images,
     )
 
 
@@ -225,4 +226,5 @@ def series_plain(series: Series) -> dict[str, Any]:
         "seconds": list(series.seconds),
         "channels_last": series.channels_last,
         "zeros": series.zeros,
+        "asked_batch": series.asked_batch,
     }

@@ -6,6 +6,9 @@ import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
+from segplan.baseline.health import Health
+from segplan.results import Environment
+
 NETWORKS = ("resnet50", "vit_b_16")
 LABELS = {"resnet50": "ResNet50", "vit_b_16": "ViT-B/16"}
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
@@ -16,6 +19,10 @@ IMAGES = 1920
 """Images of an iteration, as in AutoDL's table (https://www.autodl.com/docs/gpu_perf/)."""
 
 ITERATIONS = 5
+
+ABOVE = 0.10
+"""Share by which a figure may exceed what a neighbour's promises: within it lie 88 % of the
+published ones (`segplan.baseline.comparing`)."""
 
 
 class Mode(StrEnum):
@@ -62,6 +69,9 @@ class Series:
         power_w: mean draw meanwhile; None where not known.
         temperature_c: highest meanwhile; None where not known.
         sm_mhz: median clock of the multiprocessors meanwhile; None where not known.
+        asked_batch: images in one pass as asked for: more than `batch` where that did not fit;
+            None where not known.
+        made_at: when it ended, UTC, ISO 8601; None where not known.
     """
 
     network: str
@@ -78,6 +88,13 @@ class Series:
     power_w: float | None = None
     temperature_c: int | None = None
     sm_mhz: int | None = None
+    asked_batch: int | None = None
+    made_at: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Such as "ResNet50 fp16"."""
+        return f"{LABELS.get(self.network, self.network)} {self.precision}"
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -142,6 +159,19 @@ class Comparison:
         """Whether the measured figure is below what this comparison allows."""
         return self.measured < self.low
 
+    @property
+    def above(self) -> bool:
+        """Whether it is above all that a neighbour's figure promises.
+
+        Then the neighbour ran slower software, and a card that is somewhat slow would not show.
+        """
+        return self.high is not None and self.measured > self.high * (1 + ABOVE)
+
+    @property
+    def name(self) -> str:
+        """Such as "ResNet50 fp16"."""
+        return f"{LABELS.get(self.network, self.network)} {self.precision}"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -150,9 +180,42 @@ class Verdict:
     Attributes:
         standing: as expected, slow, or unknown where nothing published can be compared.
         sentence: the verdict with its reason, for a reader.
-        findings: what was noticed about the card, a sentence each.
+        findings: what was noticed about the card that may slow it down, a sentence each.
+        notes: what is normal but worth knowing, and how far the verdict carries.
     """
 
     standing: Standing
     sentence: str
     findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A baseline check.
+
+    Attributes:
+        card: slug.
+        card_name: as the driver names it.
+        mode: inference or training.
+        series: one for each network and precision.
+        comparisons: published figures for each, the same card's first.
+        verdict: whether the card performs as it should.
+        health: what was seen of the card.
+        environment: card and software.
+        made_at: UTC time, ISO 8601.
+        warnings: sentences a reader should know.
+        interrupted: whether it ended before its last series.
+    """
+
+    card: str
+    card_name: str
+    mode: Mode
+    series: tuple[Series, ...]
+    comparisons: tuple[Comparison, ...]
+    verdict: Verdict
+    health: Health
+    environment: Environment
+    made_at: str
+    warnings: tuple[str, ...] = ()
+    interrupted: bool = False

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from segplan.cli import options as opt
+from segplan.cli.signals import sigterm_as_ctrl_c
+
+INTERRUPTED = 130
 
 _WHAT = "What is measured"
 
@@ -71,6 +74,14 @@ def bench(
         ),
     ] = False,
     share: opt.Share = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Measure everything, also what an interrupted check has kept.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
     store: Annotated[
         str | None,
         typer.Option(
@@ -85,6 +96,7 @@ def bench(
     """Check whether a card performs as it should, with ResNet50 and ViT-B/16.
 
     An iteration is 1,920 images; published figures of this card and its neighbours stand beside.
+    Ctrl-C ends it early and shows what was measured; the same command goes on from there.
     """
     opt.at_least("--batch", batch, 1)
 
@@ -94,22 +106,29 @@ def bench(
 
     # Each iteration as it ends is all the progress there is to see.
     beside = make_console(sys.stderr)
-    found = benching.bench(
-        gpu,
-        networks=network,
-        precisions=precision,
-        train=train,
-        batch=batch,
-        channels_last=channels_last,
-        zeros=zeros,
-        share=share,
-        store=store,
-        on_series=lambda *told: say(beside, report.series_line(*told)),
-        on_iteration=lambda *told: say(beside, report.iteration_line(*told)),
-    )
+    with sigterm_as_ctrl_c():
+        found = benching.bench(
+            gpu,
+            networks=network,
+            precisions=precision,
+            train=train,
+            batch=batch,
+            channels_last=channels_last,
+            zeros=zeros,
+            share=share,
+            fresh=fresh,
+            store=store,
+            on_series=lambda *told: say(beside, report.series_line(*told)),
+            on_iteration=lambda *told: say(beside, report.iteration_line(*told)),
+            on_known=lambda series: say(beside, report.known_line(series)),
+        )
     if as_json:
         from segplan.report import json as report_json
 
-        report_json.write(report.document(benching.document(found)), sys.stdout)
-        return
-    report.render(found, make_console())
+        report_json.write(report.document(found), sys.stdout)
+        if found.interrupted:
+            say(beside, found.warnings[0])
+    else:
+        report.render(found, make_console())
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)

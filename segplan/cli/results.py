@@ -67,7 +67,8 @@ def results(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write them to a .json file (--import reads it) or a .csv file.",
+            help="Write them to a .json file (--import reads it), or a .csv file without baseline "
+            "checks.",
             rich_help_panel="Files",
         ),
     ] = None,
@@ -83,7 +84,7 @@ def results(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List, export or import measurements; every probe is kept as it is made.
+    """List, export or import what was measured; all of it is kept as it is made.
 
     Another machine's measurements: segplan results --import theirs.json
     """

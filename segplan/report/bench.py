@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from segplan.baseline.documents import bench_to_dict
 from segplan.baseline.results import LABELS
 from segplan.report import format as fmt
 from segplan.report.console import fitting_text, make_table, say
 from segplan.results import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from segplan.api.benching import Bench
-    from segplan.baseline.results import Comparison, Series
+    from segplan.baseline.results import Bench, Comparison, Series
 
 _TF32 = (
     "tf32: fp32 tensors with TF32 on, which PyTorch 1.7 to 1.11 and the tables of 2022 call fp32. "
@@ -22,9 +22,9 @@ _TF32 = (
 )
 
 
-def document(plain: dict[str, Any]) -> dict[str, Any]:
-    """The JSON document of a check given as plain values."""
-    return {"schema_version": SCHEMA_VERSION, **plain}
+def document(found: Bench) -> dict[str, Any]:
+    """The JSON document of a check."""
+    return {"schema_version": SCHEMA_VERSION, **bench_to_dict(found)}
 
 
 def series_line(network: str, precision: str) -> str:
@@ -38,6 +38,12 @@ def iteration_line(
     """One iteration as it ends: "ResNet50 fp16  3: 2403 images/s, 0.80 s"."""
     name = f"{LABELS.get(network, network)} {precision}"
     return f"{name} {number}: {fmt.rate(images_per_s, 4)} images/s, {_seconds(seconds)}"
+
+
+def known_line(series: Series) -> str:
+    """A series that an interrupted check has kept."""
+    made = f", measured {series.made_at[:16].replace('T', ' ')} UTC" if series.made_at else ""
+    return f"{series.name}: {fmt.rate(series.images_per_s, 4)} images/s{made}"
 
 
 def render(found: Bench, console: Console) -> None:
@@ -56,7 +62,7 @@ def render(found: Bench, console: Console) -> None:
     say(console, f"{count} iterations of {images} images, warm-up not counted · {software}")
     console.print()
     say(console, found.verdict.sentence, style="bold")
-    for text in (*found.verdict.findings, *found.warnings):
+    for text in (*found.warnings, *found.verdict.findings, *found.verdict.notes):
         if text not in found.verdict.sentence:
             say(console, f"Note: {text}")
     _measured(found.series, console)
@@ -98,7 +104,7 @@ def _published(found: Bench, console: Console) -> None:
     table = make_table(console)
     table.add_column("network", no_wrap=True)
     table.add_column("card", overflow="fold")
-    for name in ("published", "ratio", "at least"):
+    for name in ("published", "ratio", "expected"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("software, and what differs", overflow="fold", ratio=1)
     for c in shown:
@@ -110,9 +116,10 @@ def _published(found: Bench, console: Console) -> None:
             c.card_name if c.same_card else f"near: {c.card_name}",
             fmt.rate(c.published, 4),
             f"{c.ratio:.2f}",
-            fmt.rate(c.low, 3),
+            f"≥ {fmt.rate(c.low, 3)}" if c.high is None
+            else f"{fmt.rate(c.low, 3)}–{fmt.rate(c.high, 3)}",
             "; ".join(about),
-        ]
+        ]  # fmt: skip
         style = "red" if c.slow else None
         table.add_row(*(fitting_text(cell, console) for cell in cells), style=style)
     console.print()
@@ -120,8 +127,8 @@ def _published(found: Bench, console: Console) -> None:
     console.print()
     say(
         console,
-        "at least: what this card should reach by that figure (for a neighbour: scaled by the "
-        "smaller of their bandwidth and rate ratios). Sources and all figures: --json.",
+        "expected: what this card should reach by that figure; a neighbour's is scaled by the "
+        "ratios of their bandwidths and rates. Sources and all figures: --json.",
         style="dim",
     )
 

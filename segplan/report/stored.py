@@ -1,4 +1,4 @@
-"""Stored measurements as a table for each card, or as one JSON document."""
+"""Stored measurements as a table for each card, the baseline checks, or one JSON document."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from segplan.api.results_store import StoredMeasurement, StoredResults
+from segplan.baseline.documents import bench_to_dict
+from segplan.baseline.results import Bench
 from segplan.report import format as fmt
 from segplan.report.console import fits_width, fitting_text, make_table, say
 from segplan.results import SCHEMA_VERSION, Environment, Outcome, to_plain
@@ -46,7 +48,9 @@ _COLUMNS = (
 
 def document(results: StoredResults) -> dict[str, Any]:
     """The JSON document: `schema_version`, then the keys of the Python attributes."""
-    return {"schema_version": SCHEMA_VERSION, **to_plain(results)}
+    plain: dict[str, Any] = to_plain(results)
+    plain["benches"] = [bench_to_dict(check) for check in results.benches]
+    return {"schema_version": SCHEMA_VERSION, **plain}
 
 
 def render(results: StoredResults, console: Console) -> None:
@@ -54,8 +58,10 @@ def render(results: StoredResults, console: Console) -> None:
     if results.imported is not None:
         _imported(results.imported, results.store, console)
     if results.exported is not None:
-        wrote = f"{_count(len(results.measurements))} written to {results.exported}."
-        say(console, _clean(wrote))
+        what = _counts(len(results.measurements), 0)
+        if not results.exported.lower().endswith(".csv"):
+            what = _counts(len(results.measurements), len(results.benches))
+        say(console, _clean(f"{what} written to {results.exported}."))
     if results.imported is None and results.exported is None:
         _listing(results, console)
     for warning in results.warnings:
@@ -63,9 +69,9 @@ def render(results: StoredResults, console: Console) -> None:
 
 
 def _imported(report: ImportReport, store: str, console: Console) -> None:
-    text = f"{_count(report.added)} added to {store}"
-    if report.known:
-        text += f", {report.known} there already"
+    text = f"{_counts(report.added, report.benches_added)} added to {store}"
+    if known := report.known + report.benches_known:
+        text += f", {known} there already"
     say(console, _clean(text + "."))
     if report.skipped:
         say(console, f"{len(report.skipped)} skipped:", style="yellow")
@@ -76,9 +82,13 @@ def _imported(report: ImportReport, store: str, console: Console) -> None:
 
 
 def _listing(results: StoredResults, console: Console) -> None:
-    if not results.measurements:
-        none = "Nothing measured yet" if not results.total else "No measurement matches"
-        say(console, _clean(f"{none} ({results.total} in {results.store})."))
+    there = f"{results.total} in {results.store}"
+    if results.total_benches:
+        there = f"{_counts(results.total, results.total_benches)} in {results.store}"
+    if not results.measurements and not results.benches:
+        empty = not results.total and not results.total_benches
+        none = "Nothing measured yet" if empty else "Nothing matches"
+        say(console, _clean(f"{none} ({there})."))
         return
     cards: dict[tuple[str | None, ...], list[StoredMeasurement]] = {}
     for row in results.measurements:
@@ -86,12 +96,39 @@ def _listing(results: StoredResults, console: Console) -> None:
     for rows in cards.values():
         _card(rows, console)
         console.print()
-    shown = f"{len(results.measurements)} of {results.matching} shown"
-    if len(results.measurements) == results.matching:
-        shown = _count(results.matching)
-    else:
-        shown += "; --limit N shows more"
-    say(console, _clean(f"{shown} ({results.total} in {results.store})."), style="dim")
+    if results.benches:
+        _benches(results.benches, console)
+        console.print()
+    shown = _counts(len(results.measurements), len(results.benches))
+    if len(results.measurements) < results.matching:
+        shown = f"{len(results.measurements)} of {results.matching} shown; --limit N shows more"
+    say(console, _clean(f"{shown} ({there})."), style="dim")
+
+
+def _benches(benches: Sequence[Bench], console: Console) -> None:
+    """When, on which card, how many series, and how the card stood."""
+    say(console, "Baseline checks", style="bold")
+    table = make_table(console)
+    for name in ("made", "card", "mode"):
+        table.add_column(name, no_wrap=name != "card", overflow="fold")
+    table.add_column("series", justify="right", no_wrap=True)
+    table.add_column("ResNet50 fp16", justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for check in benches:
+        rates = [
+            s.images_per_s for s in check.series
+            if (s.network, s.precision) == ("resnet50", "fp16")
+        ]  # fmt: skip
+        cells = [
+            check.made_at[:10],
+            check.card_name,
+            check.mode.value,
+            str(len(check.series)),
+            f"{fmt.rate(rates[0], 4)} /s" if rates else fmt.UNKNOWN,
+            "interrupted" if check.interrupted else check.verdict.standing.replace("_", " "),
+        ]
+        table.add_row(*(Text(fitting_text(_clean(cell), console)) for cell in cells))
+    console.print(table)
 
 
 def _where(environment: Environment) -> tuple[str | None, ...]:
@@ -128,8 +165,13 @@ def _table(rows: Sequence[StoredMeasurement], console: Console, left_out: Sequen
     return table
 
 
-def _count(n: int) -> str:
-    return f"{n} measurement" + ("" if n == 1 else "s")
+def _counts(measurements: int, benches: int) -> str:
+    """Such as "3 measurements and 1 baseline check"; no word of checks where there is none."""
+    text = f"{measurements} measurement" + ("" if measurements == 1 else "s")
+    if not benches:
+        return text
+    checks = f"{benches} baseline check" + ("" if benches == 1 else "s")
+    return f"{text} and {checks}" if measurements else checks
 
 
 def _clean(text: str) -> str:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from segplan.errors import StoreError
 from segplan.results import Environment, Measurement, Outcome
 from segplan.store import files
 from segplan.store.paths import MEMORY, StorePath, explain, store_path
-from segplan.store.rows import INSERT, INSERT_BENCH, VERSIONS, any_of, row_of, size_text
+from segplan.store.rows import (
+    INSERT,
+    INSERT_BENCH,
+    VERSIONS,
+    any_of,
+    bench_row_of,
+    row_of,
+    size_text,
+)
 from segplan.store.schema import migrate
-from segplan.store.serial import measurement_from_dict, seconds_since_epoch
+from segplan.store.serial import measurement_from_dict
 from segplan.units import Patch
 from segplan.workload import Workload
+
+_T = TypeVar("_T")
 
 BUSY_S = 5.0
 """Seconds to wait for another process that is writing."""
@@ -192,27 +201,20 @@ class Store:
             where.append(("fresh", []))
         return next(self._select(where, None), None)
 
-    def add_bench(self, document: Mapping[str, Any]) -> int:
+    def add_bench(
+        self, document: Mapping[str, Any], *, replaces: Mapping[str, Any] | None = None
+    ) -> int:
         """Write a baseline check, durably; returns its number (the old one where it is known).
 
         Args:
             document: JSON values, with `made_at` (ISO 8601) and `environment`.
+            replaces: a check, as it was written, whose place this one takes (the same with fewer
+                series); None: of none.
 
         Raises:
-            StoreError: it was not written.
+            StoreError: it was not written, and what it replaces is still there.
         """
-        try:
-            payload = json.dumps(document, sort_keys=True, allow_nan=False)
-            made_s = seconds_since_epoch(str(document["made_at"]))
-            where = dict(document["environment"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"a baseline check cannot be stored: {error!r}") from error
-        id_ = hashlib.sha256(payload.encode("utf-8")).hexdigest()
-        card = [where.get(name) for name in ("card_name", "card_uuid", "driver", "torch")]
-        with self._explained():
-            self._connection.execute(INSERT_BENCH, [id_, made_s, *card, payload])
-            found = self._connection.execute("SELECT number FROM benches WHERE id = ?", [id_])
-            return int(found.fetchone()[0])
+        return self._insert_bench(document, replaces)[0]
 
     def benches(self, card_uuid: str | None = None) -> list[dict[str, Any]]:
         """Baseline checks as they were written, newest first.
@@ -233,13 +235,17 @@ class Store:
         path: str | os.PathLike[str],
         format: files.Format | None = None,
         measurements: Collection[Measurement] | None = None,
+        benches: Collection[Mapping[str, Any]] | None = None,
     ) -> int:
-        """Write measurements to a JSON or CSV file; returns how many.
+        """Write measurements and baseline checks to a JSON file, or measurements to a CSV file.
+
+        Returns how many measurements.
 
         Args:
             path: the file; it is replaced only when the new one is complete.
             format: "json" or "csv"; None: by the file's ending.
             measurements: these; None: all there are, newest first.
+            benches: these checks, as `benches` gives them; None: all there are, newest first.
 
         Raises:
             RequestError: the ending is neither .json nor .csv.
@@ -248,44 +254,80 @@ class Store:
         if self.path != MEMORY and Path(path).absolute() == Path(self.path):
             raise StoreError(f"{path} is the store itself: export to another file.")
         chosen = self.find() if measurements is None else measurements
-        files.write(chosen, path, format)
+        files.write(chosen, self.benches() if benches is None else benches, path, format)
         return len(chosen)
 
-    def import_file(self, path: str | os.PathLike[str]) -> files.ImportReport:
-        """Add the measurements of an exported JSON file or of a fallback log.
+    def import_file(
+        self,
+        path: str | os.PathLike[str],
+        check_bench: Callable[[Any], object] = lambda _: None,
+    ) -> files.ImportReport:
+        """Add what an exported JSON file or a fallback log holds.
 
         What is known already is not added again; a row that is no measurement is skipped and
         named, and costs none of the others.
+
+        Args:
+            path: the file.
+            check_bench: raises a `StoreError` for a value that is no baseline check (what one
+                holds is none of the store's business).
 
         Raises:
             RequestError: there is no such file, or it is larger than can be.
             StoreError: the file cannot be read or holds no measurements, or the store cannot
                 be written (then nothing is added).
         """
-        rows = files.read(path)
-        added = known = 0
+        contents = files.read(path)
         skipped: list[files.SkippedRow] = []
-        with self._explained():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                for where, value in rows:
-                    try:
-                        if isinstance(value, StoreError):
-                            raise value
-                        measurement = measurement_from_dict(value)
-                        if measurement.made_at is None:
-                            raise StoreError("it has no 'made_at'.")
-                    except StoreError as error:
-                        skipped.append(files.SkippedRow(where, str(error)))
-                        continue
-                    new = self._insert(measurement, imported=True)[1]
-                    added, known = added + new, known + (not new)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
-        return files.ImportReport(os.fspath(path), added, known, tuple(skipped))
+
+        def sound(rows: Collection[files.Row], check: Callable[[Any], _T]) -> Iterator[_T]:
+            for where, value in rows:
+                try:
+                    if isinstance(value, StoreError):
+                        raise value
+                    found = check(value)
+                except StoreError as error:
+                    skipped.append(files.SkippedRow(where, str(error)))
+                else:
+                    yield found
+
+        def measurement(value: Any) -> Measurement:
+            found = measurement_from_dict(value)
+            if found.made_at is None:
+                raise StoreError("it has no 'made_at'.")
+            return found
+
+        def bench(value: Any) -> Mapping[str, Any]:
+            bench_row_of(value)
+            check_bench(value)
+            return value  # type: ignore[no-any-return]
+
+        with self._explained(), self._transaction():
+            measured = [
+                self._insert(m, imported=True)[1] for m in sound(contents.measurements, measurement)
+            ]
+            checks = [self._insert_bench(value)[1] for value in sound(contents.benches, bench)]
+        return files.ImportReport(
+            os.fspath(path),
+            sum(measured),
+            len(measured) - sum(measured),
+            tuple(skipped),
+            sum(checks),
+            len(checks) - sum(checks),
+        )
+
+    def _insert_bench(
+        self, document: Mapping[str, Any], replaces: Mapping[str, Any] | None = None
+    ) -> tuple[int, bool]:
+        """(number, whether it is new)."""
+        values = bench_row_of(document)
+        old = None if replaces is None else bench_row_of(replaces)[0]
+        with self._explained(), self._transaction():
+            new = self._connection.execute(INSERT_BENCH, values).rowcount > 0
+            if old is not None and old != values[0]:
+                self._connection.execute("DELETE FROM benches WHERE id = ?", [old])
+            found = self._connection.execute("SELECT number FROM benches WHERE id = ?", values[:1])
+            return int(found.fetchone()[0]), new
 
     def _insert(self, measurement: Measurement, *, imported: bool) -> tuple[int, bool]:
         """(number, whether it is new)."""
@@ -315,6 +357,21 @@ class Store:
                     yield measurement_from_dict(json.loads(payload))
                 except (StoreError, ValueError, TypeError, RecursionError) as error:
                     self.warnings.append(f"row {number} of {self.path} cannot be read: {error}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing; within another one, a part of that."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -1,15 +1,17 @@
-"""FallbackLog: where measurements go when the store cannot be written."""
+"""FallbackLog: where what was measured goes when the store cannot be written."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from segplan.errors import StoreError
 from segplan.results import Measurement
-from segplan.store.files import LOG_KEY
+from segplan.store.files import BENCH_KEY, LOG_KEY
 from segplan.store.paths import MEMORY, StorePath, store_path
 from segplan.store.serial import measurement_to_dict, storable
 
@@ -17,11 +19,11 @@ LOG_VERSION = 1
 
 
 class FallbackLog:
-    """Measurements as JSON lines, appended to a file beside the store, or in the temp directory.
+    """Measurements and baseline checks as JSON lines, in a file beside the store.
 
-    `segplan results --import` reads the file back. Made when the store has just failed, it
-    writes a first line at once, so that `path` names a file that can be written; where that
-    later fails too, the temp directory takes over and `path` changes.
+    `segplan results --import` reads the file back. Made when the store has just failed, it writes
+    a first line at once, so that `path` names a file that can be written; where that fails, at
+    once or later, the temp directory takes over and `path` changes.
 
     Args:
         store: the store's path as given to `Store.open`.
@@ -44,7 +46,17 @@ class FallbackLog:
         Raises:
             StoreError: it could be written nowhere.
         """
-        line = json.dumps(measurement_to_dict(storable(measurement)), allow_nan=False)
+        self._add(json.dumps(measurement_to_dict(storable(measurement)), allow_nan=False))
+
+    def add_bench(self, document: Mapping[str, Any]) -> None:
+        """Append a baseline check; of one that grows, reading takes the last line.
+
+        Raises:
+            StoreError: it could be written nowhere.
+        """
+        self._add(json.dumps({BENCH_KEY: document}, allow_nan=False))
+
+    def _add(self, line: str) -> None:
         try:
             _append(self.path, line)
         except OSError:

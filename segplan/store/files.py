@@ -1,4 +1,4 @@
-"""Measurements in files that people exchange: JSON both ways, CSV out."""
+"""Measurements and baseline checks in files that people exchange: JSON both ways, CSV out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -24,6 +24,9 @@ MAX_FILE_BYTES = 256 * 2**20
 
 LOG_KEY = "segplan_log"
 """The key of a fallback log's first line."""
+
+BENCH_KEY = "bench"
+"""The key of its lines that hold a baseline check."""
 
 Format = Literal["json", "csv"]
 Row = tuple[str, Any]
@@ -47,20 +50,33 @@ class ImportReport:
         added: measurements that are new.
         known: measurements that were here already.
         skipped: rows that are none.
+        benches_added: baseline checks that are new.
+        benches_known: baseline checks that were here already.
     """
 
     path: str
     added: int
     known: int
     skipped: tuple[SkippedRow, ...]
+    benches_added: int = 0
+    benches_known: int = 0
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The rows of a file, unchecked."""
+
+    measurements: list[Row]
+    benches: list[Row]
 
 
 def write(
     measurements: Collection[Measurement],
+    benches: Collection[Mapping[str, Any]],
     path: str | os.PathLike[str],
     format: Format | None = None,
 ) -> None:
-    """Write measurements to a file, which is replaced only when the new one is complete.
+    """Write a file, which is replaced only when the new one is complete; CSV without `benches`.
 
     Raises:
         RequestError: the format is neither "json" nor "csv".
@@ -77,9 +93,10 @@ def write(
             delete=False,
         ) as stream:  # fmt: skip
             temporary = Path(stream.name)
-            _write_json(measurements, stream) if kind == "json" else _write_csv(
-                measurements, stream
-            )
+            if kind == "json":
+                _write_json(measurements, benches, stream)
+            else:
+                _write_csv(measurements, stream)
         os.chmod(temporary, 0o666 & ~_umask())
         temporary.replace(target)
     except OSError as error:
@@ -96,9 +113,11 @@ def _umask() -> int:
     return mask
 
 
-def _write_json(measurements: Collection[Measurement], stream: IO[str]) -> None:
+def _write_json(
+    measurements: Collection[Measurement], benches: Collection[Mapping[str, Any]], stream: IO[str]
+) -> None:
     rows = [measurement_to_dict(m) for m in measurements]
-    document = {"schema_version": FILE_VERSION, "measurements": rows}
+    document = {"schema_version": FILE_VERSION, "measurements": rows, "benches": list(benches)}
     json.dump(document, stream, indent=1, allow_nan=False)
     stream.write("\n")
 
@@ -128,7 +147,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def read(path: str | os.PathLike[str]) -> list[Row]:
+def read(path: str | os.PathLike[str]) -> Contents:
     """The rows of an exported JSON document or of a fallback log (JSON lines), unchecked.
 
     Raises:
@@ -163,16 +182,44 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
             f"{path} holds no measurements: import what `segplan results --export FILE.json` "
             "has written."
         )
-    return rows
+    return _log_rows(rows)
 
 
-def _document_rows(document: dict[str, Any], path: str | os.PathLike[str]) -> list[Row]:
+def _log_rows(rows: list[Row]) -> Contents:
+    """The lines of a log apart; of a check that grew only the last."""
+    measurements: list[Row] = []
+    benches: list[Row] = []
+    for where, value in rows:
+        if not (isinstance(value, dict) and BENCH_KEY in value):
+            measurements.append((where, value))
+            continue
+        bench = value[BENCH_KEY]
+        if benches and _grew(benches[-1][1], bench):
+            benches.pop()
+        benches.append((where, bench))
+    return Contents(measurements, benches)
+
+
+def _grew(earlier: Any, later: Any) -> bool:
+    """Whether the later check begins with all series of the earlier."""
+    before, after = (x.get("series") if isinstance(x, dict) else None for x in (earlier, later))
+    if not isinstance(before, list) or not isinstance(after, list):
+        return False
+    return bool(before) and after[: len(before)] == before
+
+
+def _document_rows(document: dict[str, Any], path: str | os.PathLike[str]) -> Contents:
     version, rows = document.get("schema_version"), document["measurements"]
+    benches = document.get("benches", [])
     if isinstance(version, int) and version > FILE_VERSION:
         raise FileError(f"{path} was written by a newer segplan: update segplan.")
-    if not isinstance(version, int) or not isinstance(rows, list):
+    lists = isinstance(rows, list) and isinstance(benches, list)
+    if not isinstance(version, int) or not lists:
         raise FileError(f"{path} holds no list of measurements with a schema_version.")
-    return [(f"measurement {number}", row) for number, row in enumerate(rows, 1)]
+    return Contents(
+        [(f"measurement {number}", row) for number, row in enumerate(rows, 1)],
+        [(f"baseline check {number}", row) for number, row in enumerate(benches, 1)],
+    )
 
 
 def _lines(text: str) -> Iterator[Row]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from segplan.errors import StoreError
@@ -56,6 +57,24 @@ def row_of(measurement: Measurement, imported: bool) -> list[Any]:
         ]  # fmt: skip
     except (StoreError, ValueError) as error:
         raise StoreError(f"a measurement cannot be stored: {error}") from error
+
+
+def bench_row_of(document: Mapping[str, Any]) -> list[Any]:
+    """The values of `INSERT_BENCH`: the id is the SHA-256 of the canonical JSON.
+
+    Raises:
+        StoreError: it is no JSON object with `made_at` and `environment`.
+    """
+    try:
+        payload = json.dumps(document, sort_keys=True, allow_nan=False)
+        made_s = seconds_since_epoch(str(document["made_at"]))
+        where = dict(document["environment"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"a baseline check cannot be stored: {error!r}.") from error
+    card = [where.get(name) for name in ("card_name", "card_uuid", "driver", "torch")]
+    if not all(value is None or isinstance(value, str) for value in card):
+        raise StoreError("a baseline check cannot be stored: its environment is no text.")
+    return [hashlib.sha256(payload.encode("utf-8")).hexdigest(), made_s, *card, payload]
 
 
 def any_of(outcomes: Collection[Outcome]) -> tuple[str, list[Any]]:

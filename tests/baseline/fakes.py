@@ -81,6 +81,7 @@ class FakeBenchWorker:
         return {key: request[key] for key in kept} | {
             "method": method,
             "batch": request["batch"] or 128,
+            "asked_batch": request["batch"] or 128,
             "seconds": [seconds] * request["iterations"],
         }
 

@@ -5,8 +5,14 @@ import itertools
 
 import pytest
 
-from segplan.baseline.comparing import LOOSE_TOLERANCE, TOLERANCE, compare, judge
-from segplan.baseline.health import Health, findings
+from segplan.baseline.comparing import (
+    LOOSE_TOLERANCE,
+    TOLERANCE,
+    compare,
+    judge,
+    published_modes,
+)
+from segplan.baseline.health import Health, at_its_power_limit, findings
 from segplan.baseline.published import published
 from segplan.baseline.results import NETWORKS, PRECISIONS, Method, Mode, Series, Standing, method_of
 from segplan.errors import CardError
@@ -161,12 +167,17 @@ def test_neighbours_promise_what_they_keep():
 def test_slow_and_why():
     slow = series(rate=0.6 * 2402.61)
     found = compare(slow, find_card("rtx-3090"), "1.9.0", published())
-    verdict = judge([slow], found, "RTX 3090", ("Its power limit is 200 W.",))
+    verdict = judge([slow], found, "RTX 3090", Health(power_limit_w=200, power_default_w=350))
     assert verdict.standing is Standing.SLOW
     assert "60 %" in verdict.sentence
-    assert "Its power limit is 200 W." in verdict.sentence
-    unexplained = judge([slow], found, "RTX 3090")
+    assert "Its power limit is 200 W, below its default" in verdict.sentence
+    # To reach the default limit is normal: it explains nothing.
+    normal = Health(throttled=("power limit",), power_limit_w=350, power_default_w=350)
+    unexplained = judge([slow], found, "RTX 3090", normal)
     assert "Nothing was noticed" in unexplained.sentence
+    assert unexplained.notes == (
+        "It reached its power limit of 350 W (the default), as most cards do under load.",
+    )
 
 
 def test_one_slow_series_of_two_is_slow():
@@ -205,7 +216,6 @@ def test_nothing_to_compare_with():
         (Health(pcie_width=8, pcie_width_max=16), "8 PCIe lanes of 16"),
         (Health(pcie_gen=1, pcie_gen_max=4), "generation 1 of 4"),
         (Health(is_slice=True), "MIG slice"),
-        (Health(throttled=("power limit",), power_limit_w=350), "as most cards do"),
     ],
 )
 def test_findings(health, words):
@@ -224,6 +234,55 @@ def test_a_healthy_card_gives_nothing_to_find():
 
 def test_the_gravest_comes_first():
     health = Health(throttled=("power limit", "temperature (software)"), pcie_width=8,
-                    pcie_width_max=16)  # fmt: skip
+                    pcie_width_max=16, power_limit_w=200, power_default_w=350)  # fmt: skip
     assert "too hot" in findings(health)[0]
-    assert "power limit" in findings(health)[-1]
+    assert "Its power limit is 200 W" in findings(health)[1]
+    assert "PCIe" in findings(health)[2]
+    assert at_its_power_limit(health) is None  # it is a finding already
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (Health(), None),
+        (Health(throttled=(), power_limit_w=350), None),
+        (Health(throttled=("power limit",)), "its power limit"),
+        (Health(throttled=("power limit",), power_limit_w=350), "its power limit of 350 W"),
+        (
+            Health(throttled=("power limit",), power_limit_w=350, power_default_w=350),
+            "its power limit of 350 W (the default)",
+        ),
+    ],
+)
+def test_reaching_the_default_power_limit_is_no_finding(health, words):
+    assert at_its_power_limit(health) == words
+    assert findings(health) == ()
+
+
+def test_the_clock_that_the_power_limit_costs_is_told():
+    health = Health(throttled=("power limit",), power_limit_w=350, power_default_w=350)
+    held = [series(precision=p, throttled=("power limit",), sm_mhz=mhz)
+            for p, mhz in (("fp16", 1500), ("tf32", 1450))]  # fmt: skip
+    free = series("vit_b_16", "fp32", throttled=(), sm_mhz=1695)
+    (note,) = judge([*held, free], (), "RTX 3090", health).notes[-1:]
+    assert "in ResNet50 fp16 and tf32, which lowers its clock to 1450 MHz from 1695 MHz" in note
+
+
+def test_a_figure_above_what_a_neighbour_promises_proves_less():
+    """The H200 has the H800's rates and 4,800 / 3,350 of its bandwidth, and does more than that."""
+    one = series("vit_b_16", rate=9800)
+    card = find_card("h200")
+    found = compare(one, card, "2.11.0", published())
+    verdict = judge([one], found, card.name, elsewhere=published_modes(card, published()))
+    assert verdict.standing is Standing.AS_EXPECTED
+    assert found[0].high == pytest.approx(5812.47 * 4800 / 3350)
+    assert "above where bandwidth and rate put it" in verdict.sentence
+    assert "1.18 times the most" in verdict.notes[0]
+    assert "published for training: run it with --train" in verdict.notes[1]
+
+
+def test_series_without_anything_published_are_counted():
+    both = [series(), series("vit_b_16", "bf16")]
+    found = compare(both[0], find_card("rtx-3090"), "1.9.0", [figure()])
+    (note,) = judge(both, found, "RTX 3090").notes
+    assert note == "1 of 2 series have nothing published beside them: ViT-B/16 bf16."

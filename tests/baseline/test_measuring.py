@@ -78,7 +78,7 @@ def test_a_batch_that_does_not_divide():
 @pytest.mark.parametrize("message", [OOM, "GET was unable to find an engine to execute this"])
 def test_the_batch_is_halved_until_it_fits(message):
     series, _, told, networks = run(request(), most=2, error=RuntimeError(message))
-    assert series.batch == 2
+    assert (series.batch, series.asked_batch) == (2, 8)
     assert len(networks) == 3
     assert [number for number, _ in told] == [0, 1, 2, 3, 4, 5]
 

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
 import sys
+import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import typer
 
-from segplan.api import benching
+from segplan.api import bench_series, benching
 from segplan.cli import main as command_line
 from segplan.cli.bench import bench as bench_command
 from segplan.errors import StoreError
 from segplan.store import Store
+from segplan.worker import WorkerCrashed
 from tests.baseline.fakes import H200, RTX_3090, BusyNvml, FakeBenchWorker
 from tests.gpus.fake_pynvml import LIBRARY_NOT_FOUND, FakeGpu, FakeProcess, NVMLError, mig_a100
 from tests.report.test_json import validator
 
 GIB = 2**30
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -30,7 +37,9 @@ def bench(run, monkeypatch, tmp_path):
         app.callback()(lambda: None)
         monkeypatch.setattr(command_line, "app", app)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(benching, "SAMPLE_S", 0.01)
+    monkeypatch.setattr(bench_series, "SAMPLE_S", 0.01)
+    versions = {"torch": "2.11.0", "cuda": "13.0", "cudnn": "9.19.0", "monai": "1.6.1"}
+    monkeypatch.setattr("segplan.api.recording.software", lambda: versions)
 
     class Bench:
         store = tmp_path / "store.sqlite"
@@ -140,7 +149,7 @@ def test_energy_is_counted_over_the_iterations(bench):
     bench.worker = FakeBenchWorker(RTX_3090)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benching, "CardWatch", Watch)
-        patch.setattr(benching, "SAMPLE_S", 1000.0)  # only the marks look
+        patch.setattr(bench_series, "SAMPLE_S", 1000.0)  # only the marks look
         words = ["--json", "--network", "resnet50", "--precision", "fp16"]
         series = json.loads(bench(*words).out)["series"][0]
     # 50 J between two looks, one at the beginning and one after each of five iterations.
@@ -150,22 +159,192 @@ def test_energy_is_counted_over_the_iterations(bench):
     assert series["sm_mhz"] == 1695
 
 
-def test_an_interrupted_check_keeps_what_it_has(bench):
+def asked(worker):
+    return [(r["network"], r["precision"]) for r in worker.requests]
+
+
+def test_an_interrupted_check_shows_what_it_has_and_goes_on(bench):
     bench.worker = FakeBenchWorker(RTX_3090, fails_at=3)
     ran = bench()
+    text = " ".join(ran.out.split())
     assert ran.status == 130
+    assert "performs as it should" in text
+    assert "Interrupted after 2 of 6 series: the same command goes on from there" in text
+    assert bench.worker.closed
     with Store.open(bench.store) as store:
         (kept,) = store.benches()
     assert [s["precision"] for s in kept["series"]] == ["fp16", "tf32"]
-    assert bench.worker.closed
+    assert kept["interrupted"]
+
+    bench.worker = FakeBenchWorker(RTX_3090)
+    ran = bench("--json")
+    document = json.loads(ran.out)
+    assert ran.status == 0
+    assert asked(bench.worker) == list(RTX_3090)[2:]
+    assert document["series"][:2] == kept["series"]
+    assert not document["interrupted"]
+    assert "2 of 6 series were measured before an interruption" in document["warnings"][0]
+    assert "ResNet50 fp16: 2450 images/s, measured 20" in ran.err
+    with Store.open(bench.store) as store:
+        assert [len(check["series"]) for check in store.benches()] == [6]
+
+
+def test_the_json_of_an_interrupted_check_is_marked(bench):
+    bench.worker = FakeBenchWorker(RTX_3090, fails_at=2)
+    ran = bench("--json", "--train")
+    document = json.loads(ran.out)
+    validator("bench.schema.json").validate(document)
+    assert ran.status == 130
+    assert document["interrupted"]
+    assert len(document["series"]) == 1
+    assert "Interrupted after 1 of 6 series" in ran.err
+
+
+def test_a_check_that_ended_is_measured_anew(bench):
+    bench("--precision", "fp16")
+    bench.worker = FakeBenchWorker(RTX_3090)
+    bench("--precision", "fp16")
+    assert len(bench.worker.requests) == 2
+    with Store.open(bench.store) as store:
+        assert len(store.benches()) == 2
+
+
+def test_an_interruption_before_the_first_series_ended_keeps_nothing(bench):
+    bench.worker = FakeBenchWorker(RTX_3090, fails_at=1)
+    ran = bench("--json")
+    assert (ran.status, ran.out) == (130, "")
+    assert not bench.store.exists() or not Store.open(bench.store).benches()
+
+
+def other_driver(bench, monkeypatch):
+    bench.nvml.nvmlSystemGetDriverVersion = lambda: "999.99"
+
+
+def other_card(bench, monkeypatch):
+    bench.use(FakeGpu(uuid="GPU-99999999-aaaa-bbbb-cccc-000000000000"))
+
+
+def other_torch(bench, monkeypatch):
+    known = {"torch": "9.9", "cuda": "13.0", "cudnn": "9", "monai": "1.6"}
+    monkeypatch.setattr("segplan.api.recording.software", lambda: known)
+
+
+def other_limit(bench, monkeypatch):
+    bench.use(FakeGpu(power_mw=220_000))
+
+
+def other_day(bench, monkeypatch):
+    monkeypatch.setattr("segplan.api.bench_keeping.GOES_ON_FOR", timedelta(0))
+
+
+def others_on_the_card(bench, monkeypatch):
+    bench.use(FakeGpu(used=2 * GIB, processes=[FakeProcess(4711, 2 * GIB)]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (None, ["--fresh"]),
+        (None, ["--train"]),
+        (None, ["--zeros"]),
+        (None, ["--channels-last"]),
+        (None, ["--batch", "64"]),
+        (other_driver, []),
+        (other_card, []),
+        (other_torch, []),
+        (other_limit, []),
+        (other_day, []),
+        (others_on_the_card, ["--share"]),
+    ],
+)
+def test_where_something_that_matters_differs_all_is_measured(bench, monkeypatch, change, words):
+    bench.worker = FakeBenchWorker(RTX_3090, fails_at=3)
+    assert bench().status == 130
+    if change is not None:
+        change(bench, monkeypatch)
+    bench.worker = FakeBenchWorker(RTX_3090)
+    assert bench(*words).status == 0
+    assert asked(bench.worker) == list(RTX_3090)
+    with Store.open(bench.store) as store:
+        assert [c["interrupted"] for c in store.benches()] == [False, True]
+
+
+def test_a_part_of_an_interrupted_check_leaves_the_rest_of_it(bench):
+    bench.worker = FakeBenchWorker(RTX_3090, fails_at=4)
+    bench()
+    bench.worker = FakeBenchWorker(RTX_3090)
+    bench("--precision", "fp16")
+    assert asked(bench.worker) == [("vit_b_16", "fp16")]
+    with Store.open(bench.store) as store:
+        assert [len(check["series"]) for check in store.benches()] == [2, 3]
+
+
+def test_a_process_that_dies_costs_no_finished_series(bench):
+    class Dying(FakeBenchWorker):
+        def call(self, request, timeout_s, on_progress=None):
+            if len(self.requests) == 2:
+                raise WorkerCrashed("The child process was ended by signal 9.")
+            return super().call(request, timeout_s, on_progress)
+
+    bench.worker = Dying(RTX_3090)
+    assert bench().status == 1
+    bench.worker = FakeBenchWorker(RTX_3090)
+    assert bench().status == 0
+    assert asked(bench.worker) == list(RTX_3090)[2:]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_and_started_again(tmp_path, how):
+    """A process of its own whose third series hangs."""
+    words = ["--json", "--store", str(tmp_path / "s.db")]
+
+    def start(hangs_at):
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.baseline.hanging", str(tmp_path), str(hangs_at), *words],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    child = start(3)
+    try:
+        end = time.monotonic() + 30
+        while not (tmp_path / "hangs").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        child.send_signal(how)
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    if how == signal.SIGKILL:
+        assert child.returncode == -signal.SIGKILL
+    else:
+        assert child.returncode == 130, err
+        assert json.loads(out)["interrupted"]
+        assert len(json.loads(out)["series"]) == 2
+        assert "Interrupted after 2 of 6 series" in err
+        assert "Traceback" not in err
+    out, err = start(0).communicate(timeout=30)
+    document = json.loads(out)
+    assert len(document["series"]) == 6, err
+    measured = (tmp_path / "asked").read_text().split()
+    assert measured == [f"{n}-{p}" for n, p in [*list(RTX_3090)[:3], *list(RTX_3090)[2:]]]
 
 
 def test_a_store_that_cannot_be_written_costs_no_answer(bench, tmp_path):
-    bench.store = tmp_path
+    bench.store = tmp_path / "s.db"
+    bench.store.write_text("no database at all")
+    bench.worker = FakeBenchWorker(RTX_3090, fails_at=4)
     ran = bench()
-    assert ran.status == 0
-    assert "performs as it should" in ran.out
-    assert "was not stored" in ran.out
+    assert ran.status == 130
+    text = "".join(ran.out.split())
+    assert "performsasitshould" in text
+    assert "wasnotstored" in text
+    log = tmp_path / "s.db.unsaved.jsonl"
+    assert f"segplanresults--import{log}" in text
+    bench.store = tmp_path / "new.db"
+    with Store.open(bench.store) as store:
+        assert store.import_file(log).benches_added == 1
+    bench.worker = FakeBenchWorker(RTX_3090)
+    assert bench().status == 0
+    assert asked(bench.worker) == list(RTX_3090)[3:]
 
 
 def test_a_store_of_the_version_before_gets_the_table(bench):

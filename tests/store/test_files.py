@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from segplan.errors import RequestError, StoreError
 from segplan.results import Environment, Measurement, Outcome
-from segplan.store import Store, content_id, files, measurement_from_dict, measurement_to_dict
+from segplan.store import (
+    FallbackLog,
+    Store,
+    content_id,
+    files,
+    measurement_from_dict,
+    measurement_to_dict,
+)
 from segplan.workload import Workload
 from tests.store.samples import H200, OTHER_H200, failure, sample
 
@@ -206,7 +213,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "out.json"
     path.write_text("old")
 
-    def full(rows, stream):
+    def full(measurements, benches, stream):
         stream.write("half")
         raise OSError(28, "No space left on device")
 
@@ -233,3 +240,18 @@ def test_a_golden_environment_is_kept_whole():
         "python": "3.11.7", "host_cpu": "EPYC",
     }  # fmt: skip
     assert measurement_from_dict(values).environment == H200
+
+
+def test_a_log_with_checks_that_grew(tmp_path):
+    def check(*series):
+        return {"made_at": "2026-12-01T17:54:10", "environment": {}, "series": list(series)}
+
+    log = FallbackLog(tmp_path / "s.db")
+    for bench in (check(1), check(1, 2), check(7), check(7), check(7, 8)):
+        log.add_bench(bench)
+        log.add(sample(wall_s=float(len(bench["series"]))))
+    with Store.open(tmp_path / "s.db") as store:
+        report = store.import_file(log.path)
+        assert report.skipped == ()
+        assert (report.added, report.benches_added) == (2, 2)
+        assert [b["series"] for b in store.benches()] == [[7, 8], [1, 2]]

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,10 @@ from segplan.report.stored import render
 from segplan.results import Environment, Outcome
 from segplan.store import Store
 from segplan.workload import Workload
+from tests.report.test_json import validator
 from tests.store.samples import OTHER_H200, failure, sample
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 
 
 @pytest.fixture
@@ -88,10 +92,7 @@ def test_filters(path, run, words, matching):
 def test_json_has_the_attributes(path, run):
     _, out, _ = run("--json", "--limit", "1")
     document = json.loads(out)
-    assert set(document) == {
-        "schema_version", "store", "total", "matching", "measurements", "exported", "imported",
-        "warnings",
-    }  # fmt: skip
+    validator("results.schema.json").validate(document)
     (row,) = document["measurements"]
     assert document["matching"] == 3
     assert row["median_step_s"] == 0.412
@@ -121,6 +122,7 @@ def test_export_and_import(path, run, tmp_path):
     assert "2 measurements added" in out
     _, out, _ = run("--store", other, "--import", str(tmp_path / "out.json"), "--json")
     document = json.loads(out)
+    validator("results.schema.json").validate(document)
     assert document["imported"]["known"] == 2
     assert document["total"] == 2
     run("--export", str(tmp_path / "out.csv"))
@@ -219,3 +221,94 @@ def test_the_help_has_an_example_and_nothing_heavy_is_loaded(run):
     assert done.stdout.strip() == "set()"
     _, out, _ = run("--help")
     assert "segplan results --import theirs.json" in out
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    """A store with nothing but two baseline checks, one of them interrupted."""
+    monkeypatch.setenv("SEGPLAN_STORE", str(tmp_path / "s.db"))
+    monkeypatch.setenv("COLUMNS", "80")
+    whole = json.loads((DATA / "h200_bench.json").read_text("utf-8"))["document"]
+    part = {**whole, "series": whole["series"][:2], "comparisons": [], "interrupted": True,
+            "made_at": "2026-12-02T09:00:00+00:00"}  # fmt: skip
+    with Store.open() as store:
+        store.add_bench(whole)
+        store.add_bench(part)
+    return tmp_path / "s.db"
+
+
+def test_baseline_checks_are_listed(checked, run):
+    status, out, _ = run()
+    assert status == 0
+    assert "Baseline checks" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("2026-12-0")]
+    assert [row[0] for row in rows] == ["2026-12-02", "2026-12-01"]
+    assert rows[0][-1] == "interrupted"
+    assert rows[1][-2:] == ["as", "expected"]
+    assert "9859 /s" in out
+    assert "2 baseline checks in" in out
+    assert "Nothing" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], 2),
+        (["--card", "h200"], 2),
+        (["--card", "rtx-3090"], 0),
+        (["--limit", "1"], 1),
+        (["--model", "unet"], 0),
+        (["--patch", "96"], 0),
+        (["--outcome", "fits"], 0),
+    ],
+)
+def test_which_baseline_checks(checked, run, words, shown):
+    _, out, _ = run("--json", *words)
+    document = json.loads(out)
+    validator("results.schema.json").validate(document)
+    assert document["total_benches"] == 2
+    assert len(document["benches"]) == shown
+    _, out, _ = run(*words)
+    assert ("Nothing matches" in out) == (shown == 0)
+
+
+def test_baseline_checks_travel(checked, run, tmp_path):
+    _, out, _ = run("--export", str(tmp_path / "out.json"))
+    assert "2 baseline checks written to" in out
+    other = str(tmp_path / "other.db")
+    _, out, _ = run("--store", other, "--import", str(tmp_path / "out.json"))
+    assert "2 baseline checks added" in out
+    _, out, _ = run("--store", other, "--import", str(tmp_path / "out.json"))
+    assert "2 there already" in " ".join(out.split())
+    with Store.open(checked) as mine, Store.open(other) as theirs:
+        assert mine.benches() == theirs.benches()
+    _, out, _ = run("--export", str(tmp_path / "out.csv"))
+    assert "A .csv file holds no baseline checks" in " ".join(out.split())
+
+
+def test_what_is_no_baseline_check_is_skipped_and_named(checked, run, tmp_path):
+    run("--export", str(tmp_path / "out.json"))
+    document = json.loads((tmp_path / "out.json").read_text())
+    for number, bad in enumerate(({"series": 3}, 7, {**document["benches"][0], "mode": "x"})):
+        document["benches"].insert(number, bad)
+    (tmp_path / "out.json").write_text(json.dumps(document))
+    _, out, _ = run("--store", str(tmp_path / "o.db"), "--import", str(tmp_path / "out.json"))
+    assert "2 baseline checks added" in out
+    assert "3 skipped" in out
+    assert "baseline check 3: it is no baseline check: mode" in " ".join(out.split())
+
+
+def test_a_check_that_cannot_be_read_costs_none_of_the_others(checked, run):
+    with Store.open() as store:
+        store.add_bench({"made_at": "2026-01-01", "environment": {}})
+    status, out, _ = run()
+    assert status == 0
+    assert "2 baseline checks" in out
+    assert "A baseline check cannot be read" in out
+
+
+def test_a_store_with_both(path, run):
+    with Store.open() as store:
+        store.add_bench(json.loads((DATA / "h200_bench.json").read_text("utf-8"))["document"])
+    _, out, _ = run()
+    assert "3 measurements and 1 baseline check (3 measurements and 1 baseline check in" in out

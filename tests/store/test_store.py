@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from segplan.errors import StoreError
 from segplan.results import Environment, Outcome
 from segplan.store import Store, store_path
 from segplan.workload import Workload
@@ -212,3 +213,19 @@ def test_a_new_store_opened_by_several_at_once(tmp_path):
     assert errors == []
     with Store.open(tmp_path / "s.db") as store:
         assert len(store) == 8
+
+
+def check(count, made_at="2026-12-01T17:54:10+00:00"):
+    return {"made_at": made_at, "environment": {"card_uuid": "GPU-1"}, "series": [0.1] * count}
+
+
+def test_a_check_that_grows_takes_its_own_place(tmp_path):
+    with Store.open(tmp_path / "s.db") as store:
+        store.add_bench(check(1))
+        store.add_bench(check(2), replaces=check(1))
+        store.add_bench(check(2), replaces=check(2))  # itself
+        store.add_bench(check(3), replaces=check(1))  # gone already: nothing else is touched
+        assert [len(b["series"]) for b in store.benches()] == [3, 2]
+        with pytest.raises(StoreError, match="cannot be stored"):
+            store.add_bench({"environment": {}}, replaces=check(3))
+        assert len(store.benches()) == 2
