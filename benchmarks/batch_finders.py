@@ -325,6 +325,7 @@ def measure(finder: str, cell: CellAsked, timeout: float) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
     with tempfile.TemporaryDirectory(prefix="batch-finders-") as folder:
         env["TMPDIR"] = folder  # what a process that is ended leaves behind goes with it
+        env["SEGPLAN_CACHE"] = folder  # no traces from before
         began = time.perf_counter()
         process = subprocess.Popen(
             command_of(finder, cell, folder),
