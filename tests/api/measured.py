@@ -46,6 +46,9 @@ class FakePredictor:
     def peak_allocated(self, patch, batch):
         return self.estimate(patch, batch).peak_allocated
 
+    def trains(self, patch, batch, limit):
+        return self.estimate(patch, batch).least_memory <= limit
+
     def has_line(self, patch):
         return True
 
