@@ -1,7 +1,7 @@
 """Measure memory on a card: steps, frontiers, least memory and validations, as planned.
 
 Run on a GPU: python benchmarks/measure_memory.py OUT [--seconds 300] [--processes 8]
-    [--parts steps,frontier,least,validation,record,workspaces] [--dry-run]
+    [--parts steps,frontier,least,validation,record,workspaces,trials,grouped] [--dry-run]
 
 What is measured, in which order and which third is held out was fixed beforehand by
 `benchmarks/plan_memory.py` (`benchmarks/data/memory_plan.json`). Every probe is a row of
@@ -42,8 +42,9 @@ from segplan.units import MIB
 from segplan.worker import Nursery, Worker
 from segplan.workload import Workload
 
-PARTS = ("steps", "frontier", "least", "validation", "record", "workspaces")
-UNLISTED = ("record", "workspaces")
+CONVOLUTIONS = ("workspaces", "trials", "grouped")
+PARTS = ("steps", "frontier", "least", "validation", "record", *CONVOLUTIONS)
+UNLISTED = ("record", *CONVOLUTIONS)
 """Parts whose answers are files of their own."""
 
 PLAN = Path(__file__).parent / "data" / "memory_plan.json"
@@ -67,6 +68,9 @@ SPARE_MIB = 4_000
 PROBE_TIMEOUT_S = 60.0
 MOST_PROBES = 6
 """Of a frontier's cell."""
+
+TRIED = 20
+"""Convolutions of a process whose plans are tried: a trial takes up to a second."""
 
 REPEATS = 2
 """Further probes of each side of the boundary of the least memory."""
@@ -148,6 +152,8 @@ class Lane:
 
     def run(self, part: str, item: dict[str, Any]) -> str:
         """Measure an item; a few words about it."""
+        if part in CONVOLUTIONS:
+            return self._convolutions(part, item)
         return str(getattr(self, f"_{part}")(item))
 
     def _outcome(
@@ -250,8 +256,8 @@ class Lane:
             json.dump({"name": item["name"], **found}, file)
         return f"{found['outcome']}, {len(found['events'])} events"
 
-    def _workspaces(self, item: dict[str, Any]) -> str:
-        path = self.folder / "workspaces" / f"{item['name']}.json"
+    def _convolutions(self, part: str, item: dict[str, Any]) -> str:
+        path = self.folder / part / f"{item['name']}.json"
         if path.exists():
             return "known"
         found = self._ask("workspace_job:handle", item, float(item["needs_mib"]))
@@ -276,6 +282,16 @@ class Lane:
             Worker(target, env=env, startup=STARTUP, nursery=nursery) as worker,
         ):
             return worker.call(request, min(2 * PROBE_TIMEOUT_S, left))
+
+
+def trials(single: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The half precision convolutions of `workspaces` once more, in cuDNN's benchmark mode."""
+    return [
+        {**item, "name": f"{item['name']}_{at // TRIED}", "benchmark": True,
+         "cases": item["cases"][at : at + TRIED], "seconds": PROBE_TIMEOUT_S}
+        for item in single if item["precision"] == "fp16"
+        for at in range(0, len(item["cases"]), TRIED)
+    ]  # fmt: skip
 
 
 def _verdict(outcome: str) -> Verdict:
@@ -390,6 +406,7 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     plan = json.loads(options.plan.read_text())
+    plan["trials"] = trials(plan.get("workspaces", []))
     if options.dry_run:
         for part in parts:
             items = plan.get(part, [])

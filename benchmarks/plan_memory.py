@@ -30,7 +30,7 @@ from segplan.search import Verdict, largest_batch
 from segplan.step.validate import Validation
 from segplan.trace import cache
 from segplan.trace.job import TARGET
-from segplan.trace.tape import Tape, Trace, trace_from_json
+from segplan.trace.tape import Op, Tape, Trace, trace_from_json
 from segplan.units import MIB
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
@@ -408,15 +408,11 @@ def workspaces(traces: Traces, cells: list[dict[str, Any]]) -> list[dict[str, An
             for op in tape.at(batch).ops:
                 if op.name != "convolution.default" or op.step or op.args[8] != 1:
                     continue
-                image, weight = op.inputs[:2]
+                image = op.inputs[0]
                 elements = image.numel + op.outputs[0].numel
                 if len(image.shape) != 5 or not FEWEST_ELEMENTS <= elements <= MOST_ELEMENTS:
                     continue
-                case = {
-                    "image": image.shape, "weight": weight.shape, "strides": op.args[3],
-                    "padding": op.args[4], "dilation": op.args[5], "transposed": op.args[6],
-                    "output_padding": op.args[7],
-                }  # fmt: skip
+                case = _case(op)
                 cases[batch].setdefault(json.dumps(case), case)
     found = []
     for precision in ("fp16", "tf32"):
@@ -430,6 +426,47 @@ def workspaces(traces: Traces, cells: list[dict[str, Any]]) -> list[dict[str, An
             ]  # fmt: skip
     return found
 
+
+def _case(op: Op) -> dict[str, Any]:
+    """A convolution as `workspace_job` is asked for it."""
+    return {
+        "image": op.inputs[0].shape, "weight": op.inputs[1].shape, "strides": op.args[3],
+        "padding": op.args[4], "dilation": op.args[5], "transposed": op.args[6],
+        "output_padding": op.args[7],
+    }  # fmt: skip
+
+
+def grouped(traces: Traces) -> list[dict[str, Any]]:
+    """Convolutions in groups of the registered networks, channels last, at batches 1 and 2."""
+    networks = [n.name for n in NETWORKS]
+    wanted = [
+        w for w in (
+            valid(model=name, patch=(side,) * 3, batch=batch, memory_format="channels_last_3d")
+            for side in (64, 96, 128) for batch in (1, 2) for name in networks
+            if name.startswith("mednext")
+        ) if w is not None
+    ]  # fmt: skip
+    cases: dict[str, dict[str, Any]] = {}
+    for _, trace in traces.each([(w, None) for w in wanted]):
+        if not isinstance(trace, Trace):
+            continue
+        for op in trace.ops:
+            if op.name == "convolution.default" and not op.step and op.args[8] != 1:
+                case = {**_case(op), "groups": op.args[8]}
+                cases.setdefault(json.dumps(case), case)
+    mine = [cases[key] for key in sorted(cases)]
+    random.Random(SEED).shuffle(mine)
+    return [
+        {"name": f"{precision}_{at // 40}", "precision": precision, "cases": mine[at : at + 40],
+         "needs_mib": 16_000, "memory_format": "channels_last_3d",
+         "seconds": SECONDS}
+        for precision in ("fp16", "bf16", "tf32")
+        for at in range(0, len(mine), 40)
+    ]  # fmt: skip
+
+
+SECONDS = 60.0
+"""Of a process that measures convolutions one by one."""
 
 CONVOLUTION_BATCHES = (2, 1, 4)
 FEWEST_ELEMENTS, MOST_ELEMENTS = 2**22, 2**31
@@ -450,7 +487,9 @@ def main() -> None:
         print(f"{name}: {len(plan[name])}", flush=True)
         options.out.write_text(json.dumps(plan) + "\n")
     plan["workspaces"] = workspaces(traces, plan["frontier"])
-    print(f"workspaces: {len(plan['workspaces'])}", flush=True)
+    plan["grouped"] = grouped(traces)
+    for name in ("workspaces", "grouped"):
+        print(f"{name}: {len(plan[name])}", flush=True)
     options.out.write_text(json.dumps(plan) + "\n")
 
 
