@@ -106,7 +106,8 @@ def compile_program(trace: Trace, on: Architecture | None) -> Program:
         copy(op.at)
         gradient = scattered.get(op.at)
         if gradient is not None:
-            storage = program.new(program.sizes[gradient], TEMPORARY)
+            base = next(e for e in trace.events[op.at : op.end] if e > 0)
+            storage = program.new(program.sizes[base], TEMPORARY)
             ops += [storage, gradient]
             stands_for[gradient] = storage
         program.marks.append(Mark(len(ops), op.name, op.phase, op.step))
@@ -199,33 +200,46 @@ def _scattered_gradients(trace: Trace) -> dict[int, int]:
     `AsStridedBackward0`: `as_strided_backward` (FunctionsManual.cpp) allocates zeros of the
     base's size, copies the gradient there and lets go of it; only then `CopySlices` begins
     (`new_empty_strided`). Fake tensors replay the view instead, which allocates nothing, or a
-    `clone` where the gradient is a slice. Where the gradient comes from another `CopySlices`, it
-    lies in such a storage already.
+    `clone` where the gradient is a slice of several samples. Where the gradient comes from another
+    `CopySlices`, it lies in such a storage already.
     """
     found: dict[int, int] = {}
-    last: dict[int, list[int]] = {}  # live buffers by size, the youngest last
     copied: set[int] = set()
-    position = 0
-    for op in trace.ops:
+    begin = next((op.at for op in trace.ops if op.phase == "backward"), 0)
+    mine: set[int] = set()  # made by the backward pass
+    position = begin
+    for index, op in enumerate(trace.ops):
         if op.phase != "backward":
+            mine.clear()
+            position = op.end
             continue
+        mine.update(e for e in trace.events[position : op.at] if e > 0)
+        position = op.at
         if op.name == "clone.default":
             copied.update(e for e in trace.events[op.at : op.end] if e > 0)
         if op.name == "new_empty_strided.default":
-            for event in trace.events[position : op.at]:
-                size = trace.sizes[abs(event)]
-                if event > 0:
-                    last.setdefault(size, []).append(event)
-                elif -event in last.get(size, ()):
-                    last[size].remove(-event)
-            position = op.at
             made = [e for e in trace.events[op.at : op.end] if e > 0]
-            if made:
-                alive = last.get(trace.sizes[made[0]], [])
-                if alive and alive[-1] not in copied:
-                    found[op.at] = alive[-1]
-                copied.update(made)
+            gradient = next((e for e in _freed_with(trace, index) if e in mine), None)
+            if made and gradient is not None and gradient not in copied:
+                found[op.at] = gradient
+            copied.update(made)
     return found
+
+
+def _freed_with(trace: Trace, index: int) -> list[int]:
+    """What is let go of when the `CopySlices` ends whose first operator is at `index`.
+
+    It copies twice (`CopySlices::apply`, autograd/functions/tensor.cpp): the gradient into its
+    storage, and the slice's gradient into that.
+    """
+    copies = 0
+    for at in range(index + 1, len(trace.ops)):
+        op = trace.ops[at]
+        copies += op.name == "copy_.default"
+        if copies == 2:
+            end = trace.ops[at + 1].at if at + 1 < len(trace.ops) else len(trace.events)
+            return [-event for event in trace.events[op.at : end] if event < 0]
+    return []
 
 
 def then_validate(training: Trace, validation: Trace) -> Trace:

@@ -144,18 +144,38 @@ def test_another_step_frees_what_the_last_one_left():
 
 
 def test_a_gradient_of_a_view_is_copied_into_its_bases_storage():
+    # 1 holds a concatenation's gradient of which a slice comes here; 2 and 3 are what CopySlices
+    # makes, 4096 bytes as their base.
     trace = trace_of(
-        *((size, TEMPORARY, "") for size in (4096, 4096, 4096)),
+        *((size, TEMPORARY, "") for size in (16384, 4096, 4096)),
         events=[1, 2, -1, 3, -2], starts=[0],
     )  # fmt: skip
     trace.ops += [
-        Op("add.Tensor", "backward", 0, 0, 1, (), (), ()),
+        Op("constant_pad_nd.default", "backward", 0, 0, 1, (), (), ()),
         Op("new_empty_strided.default", "backward", 0, 1, 2, (), (), ()),
+        Op("copy_.default", "backward", 0, 2, 2, (), (), ()),
+        Op("copy_.default", "backward", 0, 2, 2, (), (), ()),
         Op("new_empty_strided.default", "backward", 0, 3, 4, (), (), ()),
+        Op("copy_.default", "backward", 0, 4, 4, (), (), ()),
+        Op("copy_.default", "backward", 0, 4, 4, (), (), ()),
     ]
     assert compile_program(trace, None).ops == [1, 2, 1, 3, 2]
     # The gradient 1 gives way to storage 4; what the first CopySlices made lies in one already.
-    assert compile_program(trace, Architecture()).ops == [1, 4, 1, 2, 4, 3, 2]
+    program = compile_program(trace, Architecture())
+    assert program.ops == [1, 4, 1, 2, 4, 3, 2]
+    assert program.sizes[4] == 4096
+
+
+def test_a_gradient_that_is_needed_elsewhere_gives_way_to_nothing():
+    trace = trace_of(*((4096, TEMPORARY, "") for _ in range(2)), events=[1, 2, -1], starts=[0])
+    trace.ops += [
+        Op("add.Tensor", "backward", 0, 0, 1, (), (), ()),
+        Op("new_empty_strided.default", "backward", 0, 1, 2, (), (), ()),
+        Op("copy_.default", "backward", 0, 2, 2, (), (), ()),
+        Op("copy_.default", "backward", 0, 2, 2, (), (), ()),
+        Op("add.Tensor", "backward", 0, 2, 2, (), (), ()),  # its last use: freed after it
+    ]
+    assert compile_program(trace, Architecture()).ops == [1, 2, 1]
 
 
 @pytest.mark.parametrize("side", [1024, 2048])
