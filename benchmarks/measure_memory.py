@@ -1,7 +1,7 @@
 """Measure memory on a card: steps, frontiers, least memory and validations, as planned.
 
 Run on a GPU: python benchmarks/measure_memory.py OUT [--seconds 300] [--processes 8]
-    [--parts steps,frontier,least,validation,record,workspaces,trials,grouped] [--dry-run]
+    [--parts steps,frontier,least,validation,record,workspaces,trials,channels_last] [--dry-run]
 
 What is measured, in which order and which third is held out was fixed beforehand by
 `benchmarks/plan_memory.py` (`benchmarks/data/memory_plan.json`). Every probe is a row of
@@ -42,7 +42,7 @@ from segplan.units import MIB
 from segplan.worker import Nursery, Worker
 from segplan.workload import Workload
 
-CONVOLUTIONS = ("workspaces", "trials", "grouped")
+CONVOLUTIONS = ("workspaces", "trials", "channels_last")
 PARTS = ("steps", "frontier", "least", "validation", "record", *CONVOLUTIONS)
 UNLISTED = ("record", *CONVOLUTIONS)
 """Parts whose answers are files of their own."""

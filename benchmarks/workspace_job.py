@@ -1,6 +1,6 @@
 """Workspaces of single convolutions, as cuDNN's heuristics or its trials choose them.
 
-For measure_memory's parts `workspaces`, `trials` and `grouped`.
+For measure_memory's parts `workspaces`, `trials` and `channels_last`.
 """
 
 from __future__ import annotations
