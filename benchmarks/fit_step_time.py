@@ -1,6 +1,6 @@
 """Fit the step-time model to known times; leave networks and cards out; write the calibration.
 
-Run (no GPU needed; an hour on two cores, most of it leaving out):
+Run (no GPU needed; a few minutes, most of them leaving out; tracing once takes as long):
     python benchmarks/fit_step_time.py [--quick]
 
 Writes segplan/timing/h200.json and data/step_time_left_out.csv (each row predicted by a fit
@@ -32,6 +32,7 @@ from segplan.timing.model import (
     PRODUCTS,
     STREAMS,
     Calibration,
+    Steps,
     rates_of,
     seconds,
 )
@@ -124,36 +125,58 @@ def factors_of(p: Prior, x: np.ndarray) -> dict[str, float]:
 
 
 class Problem:
+    """The fit's unknowns, and rows as functions of them."""
+
     def __init__(self, data: Sequence[Row]) -> None:
         self.prior = prior(sorted({r.software for r in data if r.software}))
         self.start = np.array(self.prior.values)
         self.widths = np.array(self.prior.widths)
         self.clock = rates_of(find_card("h200"), "fp16").clock
 
+    def calibration(self, x: np.ndarray) -> Calibration:
+        return Calibration("h200", factors_of(self.prior, x), {}, self.clock, {})
+
     def predict(self, x: np.ndarray, data: Sequence[Row]) -> np.ndarray:
-        calibration = Calibration("h200", factors_of(self.prior, x), {}, self.clock, {})
-        index = {name: i for i, name in enumerate(self.prior.names)}
-        return np.array(
-            [
-                row.of(seconds(row.table, row.rates, calibration, channels_last=row.channels_last))
-                * (np.exp(x[index[f"software/{row.software}"]]) if row.software else 1.0)
-                for row in data
-            ]
-        )
+        return np.exp(Joined(data, self.prior).log(self.calibration(x), x))
 
     def fit(
         self, data: Sequence[Row], start: np.ndarray | None = None, steps: int = 25
     ) -> np.ndarray:
-        measured = np.array([r.measured for r in data])
+        measured = np.log([r.measured for r in data])
         widths = np.array([WIDTH[r.source] for r in data])
+        joined = Joined(data, self.prior)
 
         def residuals(x: np.ndarray) -> np.ndarray:
-            errors = np.log(self.predict(x, data) / measured) / widths
+            errors = (joined.log(self.calibration(x), x) - measured) / widths
             return np.concatenate([errors, (x - self.start) / self.widths])
 
         begin = self.start if start is None else start
         found = least_squares(residuals, begin, loss="soft_l1", f_scale=1.5, max_nfev=steps)
         return np.asarray(found.x)
+
+
+class Joined:
+    """Rows whose times are computed all at once."""
+
+    def __init__(self, data: Sequence[Row], names: Prior) -> None:
+        self.steps = Steps(
+            [r.table for r in data], [r.rates for r in data], [r.channels_last for r in data]
+        )
+        kinds = list(dict.fromkeys(r.of for r in data))
+        self.kinds = [(of, np.array([r.of is of for r in data])) for of in kinds]
+        index = {name: i for i, name in enumerate(names.names)}
+        # One more unknown, always 0, for software of the calibration's age.
+        self.software = np.array(
+            [index[f"software/{r.software}"] if r.software else len(index) for r in data], dtype=int
+        )
+
+    def log(self, calibration: Calibration, x: np.ndarray) -> np.ndarray:
+        """Logarithm of the seconds of each row."""
+        gpu, host = self.steps.gpu(calibration), self.steps.host(calibration)
+        found = np.zeros(len(gpu))
+        for of, among in self.kinds:
+            found = np.where(among, of(gpu, host), found)
+        return np.log(found) + np.append(x, 0.0)[self.software]
 
 
 def main() -> None:

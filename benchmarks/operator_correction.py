@@ -70,7 +70,7 @@ def predicted(row: Row, calibration: Calibration, correction: Correction | None)
     parts = seconds(
         row.table, row.rates, calibration, channels_last=row.channels_last, factors=factors
     )
-    return row.of(parts)
+    return float(row.of(np.array(parts.gpu), np.array(parts.host)))
 
 
 def errors(

@@ -8,32 +8,38 @@ throughput that segplan ships (`segplan/baseline/published.csv`, PyTorch 1.9 inf
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from segplan.baseline.networks import build
 from segplan.gpus import find_card
+from segplan.gpus.card import Card
 from segplan.networks import resolve
-from segplan.timing.model import Rates, Seconds, forward_seconds, rates_of
-from segplan.timing.work import WorkTable, work_table
+from segplan.timing import work
+from segplan.timing.model import Rates, forward_total, rates_of, step_total
+from segplan.timing.work import WorkTable, merged, work_table
 from segplan.trace import cuda
 from segplan.trace.job import TARGET
-from segplan.trace.tape import Op, trace_from_json
+from segplan.trace.tape import Op, Trace, trace_from_json, trace_to_json
 from segplan.trace.tracer import Recorder
 from segplan.units import parse_patch
 from segplan.worker import WorkerPool
 from segplan.workload import Workload
 
-CACHE = Path(tempfile.gettempdir()) / "segplan-work-tables-2"
+TAPES = Path(tempfile.gettempdir()) / "segplan-tapes"
+TABLES = Path(tempfile.gettempdir()) / "segplan-work-tables"
 IMAGES = 64
 """Images of a forward pass of the baseline: the tables do not say; ratios hardly depend on it."""
 
@@ -60,6 +66,8 @@ CARDS = {
 }
 """The catalogue's card for each label of the tables; the DGX-2's V100 is nearest to the SXM2."""
 
+Array = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -76,7 +84,7 @@ class Row:
         measured: seconds.
         software: age of it where it is not the calibration's, else None.
         channels_last: memory format.
-        of: total seconds out of a step's.
+        of: seconds out of those of the phases on the card and on the host.
     """
 
     source: str
@@ -89,17 +97,17 @@ class Row:
     measured: float
     software: str | None = None
     channels_last: bool = False
-    of: Callable[[Seconds], float] = lambda s: s.total
+    of: Callable[[Array, Array], Array] = step_total
 
 
-def epoch(s: Seconds) -> float:
+def epoch(gpu: Array, host: Array) -> Array:
     """nnU-Net v1: 250 training and 50 validation iterations (network_trainer.py)."""
-    return 250 * s.total + 50 * forward_seconds(s)
+    return 250 * step_total(gpu, host) + 50 * forward_total(gpu, host)
 
 
-def kernels(s: Seconds) -> float:
+def kernels(gpu: Array, host: Array) -> Array:
     """What large batches of a forward pass take: the card alone."""
-    return s.gpu[0]
+    return gpu[..., 0]
 
 
 def nnunet(task: str, batch: int) -> Workload:
@@ -149,13 +157,18 @@ def rows() -> list[Row]:
         result.append(
             Row(
                 table=tables[workload.key()],
-                rates=rates_of(card, workload.precision),
+                rates=_rates(card, workload.precision),
                 precision=workload.precision,
                 channels_last=workload.memory_format == "channels_last_3d",
                 **args,
             )
         )
     return [*result, *_baseline_rows()]
+
+
+@lru_cache
+def _rates(card: Card, precision: str) -> Rates:
+    return rates_of(card, precision)
 
 
 def _size(w: Workload) -> str:
@@ -219,22 +232,53 @@ def _published_step(entry: dict[str, str]) -> tuple[Workload, dict]:
 
 
 def work_tables(workloads: list[Workload]) -> dict[str, WorkTable]:
-    """The work of the second step of each workload, by its key."""
-    CACHE.mkdir(exist_ok=True)
-    missing = {w.key(): w for w in workloads if not _cached(w).exists()}
+    """The work of the second step of each workload, by its key, equal entries counted together.
+
+    Tapes are kept, so that another definition of the work needs no new ones; tables are kept for
+    as long as `segplan/timing/work.py` stays as it is.
+    """
+    for folder in (TAPES, TABLES):
+        folder.mkdir(exist_ok=True)
+    missing = {w.key(): w for w in workloads if not _tape(w).exists()}
     with WorkerPool(TARGET, size=2) as pool:
         waiting = list(missing.values())
         requests = [{"workload": resolve(w).to_dict()} for w in waiting]
         for index, reply in pool.map_unordered(requests, 600):
             if isinstance(reply, Exception):
                 raise reply
-            ops = [op for op in trace_from_json(reply["trace"]).ops if op.step == 1]
-            _save(_cached(waiting[index]), work_table(ops))
-    return {w.key(): _load(_cached(w)) for w in workloads}
+            trace = trace_from_json(reply["trace"])
+            _keep_tape(_tape(waiting[index]), trace)
+    return {w.key(): _table(w) for w in workloads}
 
 
-def _cached(workload: Workload) -> Path:
-    return CACHE / (hashlib.sha1(workload.key().encode()).hexdigest() + ".npz")
+def _tape(workload: Workload) -> Path:
+    return TAPES / f"{_hash(workload.key())}.json.gz"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha1(text.encode()).hexdigest()
+
+
+def _keep_tape(path: Path, trace: Trace) -> None:
+    """The operators of the second step, without what was allocated."""
+    second = Trace(trace.batch, ops=[op for op in trace.ops if op.step == 1])
+    text = json.dumps(trace_to_json(second))
+    half = path.with_suffix(".part")
+    half.write_bytes(gzip.compress(text.encode(), 3))
+    half.replace(path)
+
+
+def _table(workload: Workload) -> WorkTable:
+    path = TABLES / f"{_hash(workload.key() + _rules())}.npz"
+    if not path.exists():
+        text = gzip.decompress(_tape(workload).read_bytes())
+        _save(path, merged(work_table(trace_from_json(json.loads(text)).ops)))
+    return _load(path)
+
+
+@lru_cache
+def _rules() -> str:
+    return Path(work.__file__).read_text(encoding="utf-8")
 
 
 def _save(path: Path, table: WorkTable) -> None:
@@ -250,7 +294,7 @@ def _load(path: Path) -> WorkTable:
 
 def _baseline_rows() -> list[Row]:
     tables = {
-        (name, half): work_table(_forward(name, torch.float16 if half else torch.float32))
+        (name, half): merged(work_table(forward(name, torch.float16 if half else torch.float32)))
         for name in ("resnet50", "vit_b_16")
         for half in (True, False)
     }
@@ -266,7 +310,7 @@ def _baseline_rows() -> list[Row]:
             Row(
                 source="baseline", card=card.slug, network=network, precision=precision,
                 label=entry["card_name"], table=tables[network, half],
-                rates=rates_of(card, precision),
+                rates=_rates(card, precision),
                 measured=IMAGES / float(entry["images_per_s"]),
                 software=f"{network} {precision}", of=kernels,
             )
@@ -274,10 +318,10 @@ def _baseline_rows() -> list[Row]:
     return found
 
 
-def _forward(name: str, dtype: torch.dtype) -> list[Op]:
+def forward(name: str, dtype: torch.dtype) -> list[Op]:
     """A forward pass in evaluation, all of it in one data type, on fake tensors."""
     fake = FakeTensorMode()
-    recorder = Recorder(IMAGES)
+    recorder = Recorder(IMAGES, fake)
     recorder.trace.step_starts.append(0)
     with fake:
         torch.set_default_dtype(dtype)

@@ -12,7 +12,7 @@ card's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segplan.gpus.card import Card
-from segplan.timing.work import INDEX, KINDS, WorkTable
+from segplan.timing.work import DTYPES, ENTRIES, INDEX, KINDS, PHASES, WorkTable
 
 CONVOLUTIONS = ("conv_forward", "conv_input_gradient", "conv_weight_gradient")
 PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
@@ -162,6 +162,68 @@ class Seconds:
         return sum(self.host) > sum(self.gpu)
 
 
+class Steps:
+    """Steps on cards, joined so that their times are computed all at once.
+
+    Args:
+        steps: the work of each.
+        rates: of the card of each.
+        channels_last: memory format of the network of each.
+    """
+
+    def __init__(
+        self, steps: Sequence[WorkTable], rates: Sequence[Rates], channels_last: Sequence[bool]
+    ) -> None:
+        self.rates = tuple(rates)
+        self.launches = np.array([step.launches for step in steps], dtype=np.float64)
+        self.work = WorkTable(
+            **{name: np.concatenate([getattr(step, name) for step in steps]) for name in ENTRIES},
+            launches=(0, 0, 0),
+        )
+        sizes = [len(step.kind) for step in steps]
+        self.step: NDArray[np.int64] = np.repeat(np.arange(len(steps)), sizes)
+        """Which step each entry of `work` belongs to."""
+        self.half = self.work.dtype < DTYPES.index("float32")
+        self.channels_last = np.array(channels_last, dtype=bool)
+
+    def of(self, name: str) -> NDArray[np.float64]:
+        """A number of `Rates`, for each entry."""
+        return np.array([getattr(r, name) for r in self.rates], dtype=np.float64)[self.step]
+
+    def waits(self, calibration: Calibration) -> NDArray[np.float64]:
+        """Seconds of each entry by what it waits for: (bounds, entries)."""
+        return _waits(self, calibration) * self.work.count
+
+    def gpu(
+        self, calibration: Calibration, factors: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Seconds in kernels by step and phase: (steps, phases)."""
+        waits = self.waits(calibration)
+        return self._by_phase(waits.sum(axis=0) * (1.0 if factors is None else factors))
+
+    def host(self, calibration: Calibration) -> NDArray[np.float64]:
+        """Seconds of queueing kernels by step and phase: (steps, phases)."""
+        f = calibration.factors
+        found = self.launches * np.array([f[f"host.{name}"] for name in PHASES])
+        found[:, 0] += f["host.step"]
+        return np.asarray(found)
+
+    def _by_phase(self, kernels: NDArray[np.float64]) -> NDArray[np.float64]:
+        count = len(self.rates) * len(PHASES)
+        places = self.step * len(PHASES) + self.work.phase
+        found = np.bincount(places, weights=kernels, minlength=count)
+        return np.asarray(found.reshape(len(self.rates), len(PHASES)))
+
+
+def step_total(gpu: NDArray[np.float64], host: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of a step from those of its phases on the card and on the host: (..., phases).
+
+    Both meet at the gradient scaler's read-back, before the optimizer.
+    """
+    passes = _slower(gpu[..., 0] + gpu[..., 1], host[..., 0] + host[..., 1])
+    return np.asarray(passes + _slower(gpu[..., 2], host[..., 2]))
+
+
 def seconds(
     table: WorkTable,
     rates: Rates,
@@ -179,25 +241,19 @@ def seconds(
         channels_last: memory format of the network.
         factors: on the time of each entry of the table (`segplan.timing.correction`).
     """
-    waits = _waits(table, rates, calibration, channels_last)
+    steps = Steps([table], [rates], [channels_last])
+    waits = steps.waits(calibration)
     if factors is not None:
         waits = waits * factors
     kernels = waits.sum(axis=0)
-    f = calibration.factors
-    gpu = [float(kernels[table.phase == phase].sum()) for phase in range(3)]
-    host = [
-        count * f[f"host.{name}"]
-        for count, name in zip(table.launches, ("forward", "backward", "optimizer"), strict=True)
-    ]
-    host[0] += f["host.step"]
-    total = _slower(gpu[0] + gpu[1], host[0] + host[1]) + _slower(gpu[2], host[2])
+    gpu, host = steps._by_phase(kernels)[0], steps.host(calibration)[0]
     by_kind = np.bincount(table.kind, weights=kernels, minlength=len(KINDS))
     return Seconds(
-        gpu=(gpu[0], gpu[1], gpu[2]),
-        host=(host[0], host[1], host[2]),
+        gpu=(float(gpu[0]), float(gpu[1]), float(gpu[2])),
+        host=(float(host[0]), float(host[1]), float(host[2])),
         by_kind=dict(zip(KINDS, map(float, by_kind), strict=True)),
         by_bound=dict(zip(BOUNDS, map(float, waits.sum(axis=1)), strict=True)),
-        total=total,
+        total=float(step_total(gpu, host)),
     )
 
 
@@ -205,33 +261,32 @@ def kernel_seconds(
     table: WorkTable, rates: Rates, calibration: Calibration, *, channels_last: bool = False
 ) -> NDArray[np.float64]:
     """Seconds on the card of each entry of the table."""
-    return np.asarray(_waits(table, rates, calibration, channels_last).sum(axis=0))
+    waits = Steps([table], [rates], [channels_last]).waits(calibration)
+    return np.asarray(waits.sum(axis=0))
 
 
 def forward_seconds(parts: Seconds) -> float:
     """The forward pass alone, as in validation."""
-    return _slower(parts.gpu[0], parts.host[0])
+    return float(_slower(np.array(parts.gpu[0]), np.array(parts.host[0])))
 
 
-def _slower(gpu: float, host: float) -> float:
-    return float((gpu**MEETING + host**MEETING) ** (1 / MEETING))
+def forward_total(gpu: NDArray[np.float64], host: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of the forward pass alone, from those of the phases: (..., phases)."""
+    return _slower(gpu[..., 0], host[..., 0])
 
 
-def _waits(
-    table: WorkTable, rates: Rates, calibration: Calibration, channels_last: bool
-) -> NDArray[np.float64]:
-    """Seconds of each entry of the table by what it waits for: (bounds, entries)."""
+def _slower(gpu: NDArray[np.float64], host: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((gpu**MEETING + host**MEETING) ** (1 / MEETING))
+
+
+def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
     f = calibration.factors
+    table, half = steps.work, steps.half
     count = len(KINDS)
-    half = table.dtype < 2
-    rate = np.where(
-        half,
-        _reached(rates, "half", calibration)[table.kind],
-        _reached(rates, "single", calibration)[table.kind],
-    )
-    if channels_last:
-        among = np.isin(table.kind, [INDEX[kind] for kind in CONVOLUTIONS])
-        rate = np.where(among, rate * f["channels_last"], rate)
+    rate = _reached(steps.rates, calibration)[steps.step, np.where(half, 0, 1), table.kind]
+    among = np.isin(table.kind, [INDEX[kind] for kind in CONVOLUTIONS])
+    last = among & steps.channels_last[steps.step]
+    rate = np.where(last, rate * f["channels_last"], rate)
 
     filled, inner = np.zeros(count), np.zeros(count)
     for kind in PRODUCTS:
@@ -248,7 +303,7 @@ def _waits(
     arithmetic = (
         table.flops
         / rate
-        * (1 + filled[table.kind] * rates.sm_count / (tiles * split))
+        * (1 + filled[table.kind] * steps.of("sm_count") / (tiles * split))
         * (1 + inner[table.kind] / sums)
     )
     grouped = table.kind == INDEX["grouped_conv"]
@@ -256,21 +311,22 @@ def _waits(
         reached = np.where(table.phase == 0, f["grouped.forward"], f["grouped.backward"])
         reached = reached * np.where(half, 1.0, f["grouped.single"])
         reached = reached * np.where(table.dtype == 1, f["grouped.bfloat16"], 1.0)
-        arithmetic = np.where(grouped, table.flops / (rates.fp32 * reached), arithmetic)
+        arithmetic = np.where(grouped, table.flops / (steps.of("fp32") * reached), arithmetic)
 
     streamed = np.full(count, f["bandwidth.product"])
     for kind in STREAMS:
         streamed[INDEX[kind]] = f[f"bandwidth.{kind}"]
-    older = rates.generation != "hopper"
-    bandwidth = rates.bandwidth * (f["older.bandwidth"] if older else 1.0)
+    older = np.array([r.generation != "hopper" for r in steps.rates])[steps.step]
+    bandwidth = steps.of("bandwidth") * np.where(older, f["older.bandwidth"], 1.0)
     bytes_s = table.moved / (bandwidth * streamed[table.kind])
     turned = 2 * table.turned / (bandwidth * f["bandwidth.turned"])
 
     pace = np.full(count, np.inf)
     for kind in BLOCKED:
-        pace[INDEX[kind]] = f[f"block.{kind}"] * rates.clock / calibration.clock
+        pace[INDEX[kind]] = f[f"block.{kind}"] / calibration.clock
     elements = table.moved / np.where(half, 2.0, 4.0)
-    blocked = elements / (np.where(table.tiles > 0, table.tiles, np.inf) * pace[table.kind])
+    blocks = np.where(table.tiles > 0, table.tiles, np.inf)
+    blocked = elements / (blocks * pace[table.kind] * steps.of("clock"))
 
     product = np.isin(table.kind, [INDEX[k] for k in (*PRODUCTS, "grouped_conv")])
     other = np.where(product, arithmetic, blocked)  # what competes with the bytes
@@ -289,14 +345,29 @@ _SPLIT = 8192
 """Voxels after which a weight gradient's sum is split over more blocks (as cuDNN does)."""
 
 
-def _reached(rates: Rates, width: str, calibration: Calibration) -> NDArray[np.float64]:
-    """FLOP per second of matrix products, by kind, in "half" or "single" precision.
+def _reached(rates: Sequence[Rates], calibration: Calibration) -> NDArray[np.float64]:
+    """FLOP per second of matrix products: (steps, half or single precision, kinds).
 
     Two limits in a row: a share of the peak, and what a multiprocessor's memory feeds its units
     with in a cycle (which is why a card with twice the tensor rate does not convolve twice as
     fast). Products without tensor cores run on the fp32 units, fewer per multiprocessor on some
     generations.
     """
+    places: dict[int, int] = {}
+    found: list[NDArray[np.float64]] = []
+    rows = []
+    for one in rates:
+        if id(one) not in places:
+            places[id(one)] = len(found)
+            found.append(np.stack([_reached_on(one, width, calibration) for width in WIDTHS]))
+        rows.append(places[id(one)])
+    return np.stack(found)[rows]
+
+
+WIDTHS = ("half", "single")
+
+
+def _reached_on(rates: Rates, width: str, calibration: Calibration) -> NDArray[np.float64]:
     f = calibration.factors
     tensor = rates.tensor[width]
     precision = "fp32" if not tensor else "half" if width == "half" else "tf32"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -93,8 +94,10 @@ class WorkTable:
     Attributes:
         kind: index into `KINDS`.
         dtype: index into `DTYPES`.
+        phase: index into `PHASES`.
         flops, moved, turned, tiles, inner, run: as in `Work`.
         variant: a number for each different `variant`.
+        count: how often it is done.
         launches: operators dispatched, by phase (forward, backward, optimizer).
     """
 
@@ -108,7 +111,12 @@ class WorkTable:
     inner: NDArray[np.float64]
     variant: NDArray[np.int64]
     run: NDArray[np.float64]
+    count: NDArray[np.float64]
     launches: tuple[int, int, int]
+
+
+ENTRIES = tuple(f.name for f in fields(WorkTable) if f.name != "launches")
+"""Fields of a table with a value for each entry."""
 
 
 def work_table(ops: Sequence[Op]) -> WorkTable:
@@ -119,19 +127,32 @@ def work_table(ops: Sequence[Op]) -> WorkTable:
         phase = op.phase if op.phase in launches else "forward"
         launches[phase] += 1
         found.extend(work_of(op, phase))
+    numbers = {
+        "kind": [INDEX[w.kind] for w in found],
+        "dtype": [DTYPES.index(w.dtype) for w in found],
+        "phase": [PHASES.index(w.phase) for w in found],
+        "variant": [crc32(w.variant.encode()) for w in found],
+    }
+    whole: dict[str, NDArray[Any]] = {
+        name: np.array(values, dtype=np.int64) for name, values in numbers.items()
+    }
+    whole["count"] = np.ones(len(found))
+    for name in ENTRIES:
+        if name not in whole:
+            whole[name] = np.array([getattr(w, name) for w in found], dtype=np.float64)
     return WorkTable(
-        kind=np.array([INDEX[w.kind] for w in found], dtype=np.int64),
-        dtype=np.array([DTYPES.index(w.dtype) for w in found], dtype=np.int64),
-        phase=np.array([PHASES.index(w.phase) for w in found], dtype=np.int64),
-        flops=np.array([w.flops for w in found], dtype=np.float64),
-        moved=np.array([w.moved for w in found], dtype=np.float64),
-        turned=np.array([w.turned for w in found], dtype=np.float64),
-        tiles=np.array([w.tiles for w in found], dtype=np.float64),
-        inner=np.array([w.inner for w in found], dtype=np.float64),
-        variant=np.array([crc32(w.variant.encode()) for w in found], dtype=np.int64),
-        run=np.array([w.run for w in found], dtype=np.float64),
-        launches=(launches["forward"], launches["backward"], launches["optimizer"]),
+        **whole, launches=(launches["forward"], launches["backward"], launches["optimizer"])
     )
+
+
+def merged(table: WorkTable) -> WorkTable:
+    """The same work, equal entries counted together: a step does most things several times."""
+    names = [name for name in ENTRIES if name != "count"]
+    rows = np.stack([getattr(table, name) for name in names], axis=1)
+    _, first, back = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    entries = {name: getattr(table, name)[first] for name in names}
+    entries["count"] = np.bincount(back.reshape(-1), weights=table.count)
+    return WorkTable(**entries, launches=table.launches)
 
 
 def work_of(op: Op, phase: str) -> list[Work]:

@@ -12,13 +12,15 @@ from segplan.gpus.card import Card
 from segplan.timing.model import (
     BOUNDS,
     NotTimeable,
+    Steps,
     forward_seconds,
     rates_of,
     seconds,
     shipped_calibration,
+    step_total,
 )
 from segplan.timing.prediction import predict_step, spread_of
-from segplan.timing.work import DTYPES, INDEX, WorkTable
+from segplan.timing.work import DTYPES, INDEX, WorkTable, merged
 from segplan.workload import Workload
 
 
@@ -40,6 +42,7 @@ def table(
         inner=column(inner),
         variant=np.zeros(count, dtype=int),
         run=column(0.0),
+        count=column(1.0),
         launches=launches,
     )
 
@@ -128,6 +131,27 @@ def test_every_catalogue_card_with_its_figures_can_be_timed():
     assert len(known) >= 30
     for card in known:
         assert time_on(STREAM, card.slug).total > 0
+
+
+def test_steps_computed_together_take_what_each_takes_alone(shipped):
+    cards = [("h200", "fp16"), ("rtx-2080-ti", "fp16"), ("titan-xp", "fp32")]
+    works = [PRODUCT, STREAM, table("channel_norm_backward", moved=1e10, tiles=16, count=3)]
+    rates = [rates_of(find_card(name), precision) for name, precision in cards]
+    together = Steps(works, rates, [False, True, False])
+    totals = step_total(together.gpu(shipped), together.host(shipped))
+    alone = [
+        seconds(work, rate, shipped, channels_last=last).total
+        for work, rate, last in zip(works, rates, (False, True, False), strict=True)
+    ]
+    assert totals.tolist() == pytest.approx(alone)
+
+
+def test_equal_entries_counted_together_take_as_long(shipped):
+    work = table("elementwise", moved=1e7, count=40)
+    less = merged(work)
+    assert (len(less.kind), less.count.tolist()) == (1, [40.0])
+    rates = rates_of(find_card("a40"), "fp16")
+    assert seconds(less, rates, shipped).gpu == pytest.approx(seconds(work, rates, shipped).gpu)
 
 
 def spread_on(card: Card, precision: str = "fp16") -> float:
