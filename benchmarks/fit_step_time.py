@@ -30,6 +30,7 @@ from segplan.timing.model import (
     BLOCKED,
     CONVOLUTIONS,
     PRODUCTS,
+    ROWED,
     STREAMS,
     Calibration,
     Steps,
@@ -44,7 +45,6 @@ WIDTH = {"h200": 0.08, "nnU-Net": 0.1, "NVIDIA": 0.12, "baseline": 0.12}
 """Standard deviation of a row's logarithm that the fit aims at, by source."""
 
 GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x")
-SIMT = ("pascal", "volta", "turing")
 PRECISIONS = ("half", "tf32", "fp32")
 
 
@@ -104,8 +104,10 @@ def prior(software: Sequence[str]) -> Prior:
         p.add(f"generation.{name}", 1.0, 0.1)
     p.add("older.bandwidth", 1.1, 0.1)
     p.add("older.fp32", 1.5, 0.3)
-    for name in SIMT:
-        p.add(f"older/{name}", 1.0, 0.2)
+    p.add("older.fp32.spare", 1.3, 0.3)
+    p.add("unaligned", 0.5, 0.4)
+    for kind in ROWED:
+        p.add(f"row.{kind}", 100, 0.7)
     p.add("emulated_half", 1.0, 0.3)
     for name in software:
         p.add(f"software/{name}", 1.0, 0.5)
@@ -119,8 +121,6 @@ def factors_of(p: Prior, x: np.ndarray) -> dict[str, float]:
     for kind in PRODUCTS:
         base = "conv" if kind in CONVOLUTIONS else "matmul" if kind == "attention" else kind
         out[f"tf32.{kind}"] = v[f"half.{kind}"] * v[f"tf32/{base}"]
-    for name in SIMT:
-        out[f"older.fp32.{name}"] = v["older.fp32"] * v[f"older/{name}"]
     return out
 
 

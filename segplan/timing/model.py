@@ -25,7 +25,15 @@ from segplan.timing.work import DTYPES, ENTRIES, INDEX, KINDS, PHASES, WorkTable
 
 CONVOLUTIONS = ("conv_forward", "conv_input_gradient", "conv_weight_gradient")
 PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
-BLOCKED = ("channel_norm", "channel_norm_backward", "group_norm", "group_norm_backward")
+BLOCKED = (
+    "channel_norm",
+    "channel_norm_backward",
+    "cudnn_norm",
+    "cudnn_norm_backward",
+    "group_norm",
+    "group_norm_backward",
+)
+ROWED = ("layer_norm", "layer_norm_backward")
 STREAMS = tuple(k for k in KINDS if k not in PRODUCTS and k != "grouped_conv")
 
 BOUNDS = ("arithmetic", "bandwidth", "blocks", "launches")
@@ -62,6 +70,8 @@ class Rates:
         sm_count: multiprocessors.
         clock: cycles per second, from the fp32 rate.
         generation: of the architecture.
+        spare: whether a multiprocessor can issue more than its fp32 units take: those with 64
+            of them have integer units beside (CUDA programming guide, arithmetic throughput).
     """
 
     products: Mapping[str, float]
@@ -71,6 +81,7 @@ class Rates:
     sm_count: int
     clock: float
     generation: str
+    spare: bool
 
 
 def rates_of(card: Card, precision: str) -> Rates:
@@ -103,6 +114,7 @@ def rates_of(card: Card, precision: str) -> Rates:
         sm_count=card.sm_count,
         clock=fp32 / (2 * card.sm_count * _LANES.get(capability, 128)),
         generation=GENERATIONS.get(capability, "unknown"),
+        spare=_LANES.get(capability, 128) < 128,
     )
 
 
@@ -306,6 +318,9 @@ def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
         * (1 + filled[table.kind] * steps.of("sm_count") / (tiles * split))
         * (1 + inner[table.kind] / sums)
     )
+    on_tensor_cores = _on_tensor_cores(steps)
+    slow = (table.unaligned > 0) & on_tensor_cores
+    arithmetic = np.where(slow, arithmetic / f["unaligned"], arithmetic)
     grouped = table.kind == INDEX["grouped_conv"]
     if grouped.any():
         reached = np.where(table.phase == 0, f["grouped.forward"], f["grouped.backward"])
@@ -320,6 +335,7 @@ def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
     bandwidth = steps.of("bandwidth") * np.where(older, f["older.bandwidth"], 1.0)
     bytes_s = table.moved / (bandwidth * streamed[table.kind])
     turned = 2 * table.turned / (bandwidth * f["bandwidth.turned"])
+    turned = np.where(on_tensor_cores, turned, 0.0)  # others compute in the layout they find
 
     pace = np.full(count, np.inf)
     for kind in BLOCKED:
@@ -327,6 +343,11 @@ def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
     elements = table.moved / np.where(half, 2.0, 4.0)
     blocks = np.where(table.tiles > 0, table.tiles, np.inf)
     blocked = elements / (blocks * pace[table.kind] * steps.of("clock"))
+    cycles = np.zeros(count)
+    for kind in ROWED:
+        cycles[INDEX[kind]] = f[f"row.{kind}"]
+    rowed = table.tiles * cycles[table.kind] / (steps.of("sm_count") * steps.of("clock"))
+    blocked = np.where(np.isin(table.kind, [INDEX[k] for k in ROWED]), rowed, blocked)
 
     product = np.isin(table.kind, [INDEX[k] for k in (*PRODUCTS, "grouped_conv")])
     other = np.where(product, arithmetic, blocked)  # what competes with the bytes
@@ -339,6 +360,12 @@ def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
             np.full(len(table.kind), f["kernel"]),
         ]
     )
+
+
+def _on_tensor_cores(steps: Steps) -> NDArray[np.bool_]:
+    """Whether the products of each entry's data type run on tensor cores."""
+    tensor = np.array([[r.tensor["half"], r.tensor["single"]] for r in steps.rates])
+    return np.asarray(tensor[steps.step, np.where(steps.half, 0, 1)])
 
 
 _SPLIT = 8192
@@ -378,7 +405,7 @@ def _reached_on(rates: Rates, width: str, calibration: Calibration) -> NDArray[n
     else:
         fed = rates.fp32 / (cycles * _FP32_PER_CYCLE)
         if rates.generation != "hopper":
-            fed *= f.get(f"older.fp32.{rates.generation}", f["older.fp32"])
+            fed *= f["older.fp32"] * (f["older.fp32.spare"] if rates.spare else 1.0)
     peak = rates.products[width] if tensor else rates.fp32
     reached = np.full(len(KINDS), peak)
     for kind in PRODUCTS:

@@ -27,9 +27,12 @@ KINDS = (
     "matmul",
     "attention",
     "elementwise",
+    "broadcast",
     "strided",
     "channel_norm",
     "channel_norm_backward",
+    "cudnn_norm",
+    "cudnn_norm_backward",
     "group_norm",
     "group_norm_backward",
     "layer_norm",
@@ -51,6 +54,10 @@ TILE_ROWS, TILE_COLUMNS = 128, 64
 """Output tile of a matrix-product kernel; a product with fewer tiles than the card has
 multiprocessors leaves some idle."""
 
+ALIGNED_BYTES = 16
+"""What a thread loads at once: rows of matrices that do not begin on such a boundary need other
+kernels, which load single elements (CUTLASS, efficient GEMM: alignment)."""
+
 CHANNEL_MULTIPLE = 8
 """Tensor-core kernels pad channels to a multiple of 8 (cuDNN developer guide, NHWC layouts)."""
 
@@ -68,11 +75,12 @@ class Work:
         turned: bytes of tensors whose layout must be turned around before or after (cuDNN's
             3D kernels want channels last): read and written once more.
         tiles: pieces that blocks of threads work on side by side (output tiles of a matrix
-            product, channels of a norm); 0 where there are always enough.
+            product, channels or rows of a norm); 0 where there are always enough.
         inner: length of a matrix product's sums; 0 where there is none.
         variant: which operator of its kind it is, in what data types: kernels differ.
         run: bytes that lie together both where a strided operator reads and where it writes;
             0 for others.
+        unaligned: 1 for a matrix product whose rows do not begin on `ALIGNED_BYTES`, else 0.
     """
 
     kind: str
@@ -85,6 +93,7 @@ class Work:
     inner: float = 0.0
     variant: str = ""
     run: float = 0.0
+    unaligned: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class WorkTable:
         kind: index into `KINDS`.
         dtype: index into `DTYPES`.
         phase: index into `PHASES`.
-        flops, moved, turned, tiles, inner, run: as in `Work`.
+        flops, moved, turned, tiles, inner, run, unaligned: as in `Work`.
         variant: a number for each different `variant`.
         count: how often it is done.
         launches: operators dispatched, by phase (forward, backward, optimizer).
@@ -111,6 +120,7 @@ class WorkTable:
     inner: NDArray[np.float64]
     variant: NDArray[np.int64]
     run: NDArray[np.float64]
+    unaligned: NDArray[np.float64]
     count: NDArray[np.float64]
     launches: tuple[int, int, int]
 
@@ -189,9 +199,7 @@ def _bytes(t: TensorMeta) -> int:
 
 def _distinct(t: TensorMeta) -> int:
     """Bytes a tensor really holds: expanded axes count once."""
-    return prod(s for s, d in zip(t.shape, t.strides, strict=True) if d != 0) * ITEM_BYTES.get(
-        t.dtype, 4
-    )
+    return _held(t) * ITEM_BYTES.get(t.dtype, 4)
 
 
 def _dtype(op: Op) -> str:
@@ -202,11 +210,30 @@ def _dtype(op: Op) -> str:
 
 
 def _stream(op: Op, phase: str, kind: str) -> Work:
-    moved = float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
-    run = 0.0
+    moved, run = _moved(op), 0.0
     if kind == "elementwise" and not _same_order(op):
         kind, run = "strided", _run(op)
+    elif kind == "elementwise" and _broadcasts(op):
+        kind = "broadcast"
     return Work(kind, phase, _dtype(op), 0.0, moved, run=run)
+
+
+def _moved(op: Op) -> float:
+    """Bytes read and written once."""
+    return float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
+
+
+def _broadcasts(op: Op) -> bool:
+    """Whether a smaller tensor is spread over a larger one: such kernels compute the place of
+    each element and load one at a time (`gpu_kernel_impl` in CUDALoops.cuh takes vectors only
+    where every tensor is contiguous)."""
+    most = max((t.numel for t in op.outputs), default=0)
+    return any(1 < _held(t) < most for t in op.inputs)
+
+
+def _held(t: TensorMeta) -> int:
+    """Elements a tensor really holds: expanded axes count once."""
+    return prod(s for s, d in zip(t.shape, t.strides, strict=True) if d != 0)
 
 
 def _run(op: Op) -> float:
@@ -235,7 +262,7 @@ def _same_order(op: Op) -> bool:
     orders = {
         tuple(d for s, d in zip(t.shape, t.strides, strict=True) if s > 1)
         for t in large
-        if t.numel == most
+        if t.numel == most == _held(t)
     }
     return len(orders) <= 1
 
@@ -289,7 +316,8 @@ def _conv_works(
     last = image.suggests_channels_last or weight.suggests_channels_last
     flat = kernel == 1 and not transposed
     turned = 0.0
-    if len(image.shape) >= 4 and not last and not flat and groups == 1:
+    turns = not flat or len(image.shape) == 4  # a 3D pointwise one is a plain matrix product
+    if len(image.shape) >= 4 and not last and turns and groups == 1:
         turned = float(sum(_bytes(t) for t in (image, result) if t.shape[1] > 1))
     works = []
     for task in tasks:
@@ -348,7 +376,15 @@ def _matmul(op: Op, phase: str) -> list[Work]:
         rows, columns = columns, rows
     moved = float(_bytes(a) + _bytes(b) + sum(map(_bytes, op.outputs)))
     dtype = a.dtype if a.dtype in DTYPES else "float32"
-    return [_product("matmul", phase, dtype, prod(batch), (rows, columns, inner), moved)]
+    work = _product("matmul", phase, dtype, prod(batch), (rows, columns, inner), moved)
+    aligned = all(map(_aligned, (a, b, *op.outputs)))
+    return [work if aligned else replace(work, unaligned=1.0)]
+
+
+def _aligned(t: TensorMeta) -> bool:
+    """Whether every row (or column, whichever lies together) begins on `ALIGNED_BYTES`."""
+    apart = max(t.strides[-2:])
+    return apart * ITEM_BYTES.get(t.dtype, 4) % ALIGNED_BYTES == 0
 
 
 def _attention(op: Op, phase: str) -> list[Work]:
@@ -373,13 +409,23 @@ def _foreach(op: Op, phase: str) -> list[Work]:
 
 
 def _channel_norm(op: Op, phase: str) -> list[Work]:
-    """Batch and instance norm reduce each channel in one block (Normalization.cuh)."""
+    """Batch and instance norm reduce each channel in one block, in PyTorch's own kernels
+    (Normalization.cuh) and in cuDNN's, which keep another pace."""
     backward = "backward" in op.name
     if op.args[7 if backward else 5] is False:  # in evaluation: a scale and a shift
-        return [_stream(op, phase, "elementwise")]
-    kind = "channel_norm_backward" if backward else "channel_norm"
+        return [Work("elementwise", phase, _dtype(op), 0.0, _moved(op))]
+    kind = "cudnn_norm" if _norm_by_cudnn(op) else "channel_norm"
     image = op.inputs[1] if backward else op.inputs[0]
-    return [replace(_stream(op, phase, kind), tiles=float(image.shape[1]))]
+    work = _stream(op, phase, kind + "_backward" * backward)
+    return [replace(work, tiles=float(image.shape[1]))]
+
+
+def _norm_by_cudnn(op: Op) -> bool:
+    """Whether CUDA takes cuDNN for this norm in training: it has a weight, and the image is not
+    bfloat16 (`_batch_norm_impl_index` in Normalization.cpp)."""
+    image, others = (1, 4) if "backward" in op.name else (0, 1)
+    affine = len(op.inputs) > others  # beside gradient, image, saved mean and deviation
+    return affine and op.inputs[image].dtype != "bfloat16"
 
 
 def _group_norm(op: Op, phase: str) -> list[Work]:
@@ -392,13 +438,34 @@ def _group_norm(op: Op, phase: str) -> list[Work]:
     return [replace(_stream(op, phase, kind), tiles=float(image.shape[0] * groups))]
 
 
+def _layer_norm(op: Op, phase: str) -> list[Work]:
+    """Layer norm gives each row to one block (layer_norm_kernel.cu), however short it is."""
+    backward = "backward" in op.name
+    image = op.inputs[1] if backward else op.inputs[0]
+    shape = next(a for a in op.args if isinstance(a, list | tuple) and a)
+    work = _stream(op, phase, "layer_norm_backward" if backward else "layer_norm")
+    return [replace(work, tiles=image.numel / prod(shape))]
+
+
 def _softmax(op: Op, phase: str) -> list[Work]:
     """Over the last axis a row is one block's (or one warp's); over channels each thread walks
-    through memory with a stride (SoftMax.cu, `cunn_SpatialSoftMaxForward`)."""
-    at = 2 if "backward" in op.name else 1
+    through memory with a stride (SoftMax.cu, `cunn_SpatialSoftMaxForward`). The gradient of
+    softmax first multiplies its two arguments into a third tensor (`softmax_backward_cuda_out`);
+    that of its logarithm does not."""
+    backward = "backward" in op.name
+    at = 2 if backward else 1
     axis = op.args[at] if len(op.args) > at and isinstance(op.args[at], int) else -1
     last = axis in (-1, len(op.inputs[0].shape) - 1)
-    return [_stream(op, phase, "softmax" if last else "channel_softmax")]
+    found = [_stream(op, phase, "softmax" if last else "channel_softmax")]
+    if op.name == "_softmax_backward_data.default":
+        found.append(Work("elementwise", phase, _dtype(op), 0.0, _moved(op)))
+    return found
+
+
+def _roll(op: Op, phase: str) -> list[Work]:
+    """Rolled along one axis after another, each a copy (`roll_common` in TensorTransformations)."""
+    axes = op.args[2] if len(op.args) > 2 and isinstance(op.args[2], list | tuple) else ()
+    return [_stream(op, phase, "strided")] * max(1, len(axes))
 
 
 _RULES: dict[str, Callable[[Op, str], list[Work]]] = {
@@ -410,6 +477,9 @@ _RULES: dict[str, Callable[[Op, str], list[Work]]] = {
     "cudnn_batch_norm.default": _channel_norm,
     "native_batch_norm_backward.default": _channel_norm,
     "cudnn_batch_norm_backward.default": _channel_norm,
+    "native_layer_norm.default": _layer_norm,
+    "native_layer_norm_backward.default": _layer_norm,
+    "roll.default": _roll,
     "native_group_norm.default": _group_norm,
     "native_group_norm_backward.default": _group_norm,
     "convolution.default": _convolution,
@@ -429,8 +499,6 @@ _NOTHING = frozenset(
 )
 
 _KIND_OF = {
-    "native_layer_norm.default": "layer_norm",
-    "native_layer_norm_backward.default": "layer_norm_backward",
     "sum.dim_IntList": "reduction",
     "sum.default": "reduction",
     "mean.default": "reduction",
@@ -446,7 +514,6 @@ _KIND_OF = {
     "scatter.value": "index",
     "scatter.src": "index",
     "gather.default": "index",
-    "roll.default": "strided",
     "upsample_trilinear3d.default": "resample",
     "upsample_trilinear3d_backward.default": "resample",
     "upsample_trilinear3d.vec": "resample",

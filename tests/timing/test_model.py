@@ -26,7 +26,7 @@ from segplan.workload import Workload
 
 def table(
     kind: str, *, flops=0.0, moved=0.0, tiles=0.0, inner=0.0, count=1, launches=(1, 0, 0),
-    dtype="float16", turned=0.0,
+    dtype="float16", turned=0.0, unaligned=0.0,
 ) -> WorkTable:  # fmt: skip
     def column(value: float) -> np.ndarray:
         return np.full(count, value)
@@ -42,6 +42,7 @@ def table(
         inner=column(inner),
         variant=np.zeros(count, dtype=int),
         run=column(0.0),
+        unaligned=column(unaligned),
         count=column(1.0),
         launches=launches,
     )
@@ -174,3 +175,32 @@ def test_the_interval_holds_the_value():
     step, parts = predict_step(PRODUCT, Workload(), find_card("rtx-3090"), shipped_calibration())
     assert step.low < step.seconds < step.high
     assert step.seconds == parts.total
+
+
+def test_rows_that_begin_off_16_bytes_cost_tensor_cores_more_and_other_units_nothing():
+    odd = table("matmul", flops=1e13, moved=1e6, tiles=1e6, inner=1e4, unaligned=1.0)
+    slower = shipped_calibration().factors["unaligned"]
+    assert time_on(odd, "h200").gpu[0] == pytest.approx(
+        time_on(PRODUCT, "h200").gpu[0] / slower, rel=1e-3
+    )
+    assert time_on(odd, "titan-xp").gpu[0] == time_on(PRODUCT, "titan-xp").gpu[0]
+
+
+def test_only_tensor_cores_have_tensors_turned_around():
+    turned = table("conv_forward", flops=1e10, moved=1e6, turned=1e10, tiles=1e6, inner=1e4)
+    plain = table("conv_forward", flops=1e10, moved=1e6, tiles=1e6, inner=1e4)
+    assert time_on(turned, "h200").gpu[0] > 2 * time_on(plain, "h200").gpu[0]
+    assert time_on(turned, "titan-xp").gpu[0] == time_on(plain, "titan-xp").gpu[0]
+
+
+def test_short_rows_of_a_layer_norm_wait_for_blocks_and_long_ones_for_bytes():
+    short = table("layer_norm", moved=1e9, tiles=1e8)
+    long = table("layer_norm", moved=1e9, tiles=1e4)
+    assert time_on(short, "h200").by_bound["blocks"] > 0
+    assert time_on(long, "h200").by_bound["blocks"] == 0
+    assert time_on(short, "h200").gpu[0] > time_on(long, "h200").gpu[0]
+
+
+def test_multiprocessors_with_64_fp32_units_have_issue_slots_to_spare():
+    assert rates_of(find_card("v100-sxm2-32gb"), "fp32").spare
+    assert not rates_of(find_card("rtx-3090"), "fp32").spare

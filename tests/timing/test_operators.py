@@ -84,7 +84,8 @@ def test_the_list_covers_all_kinds_of_work_and_arithmetic():
             "layer_norm_backward", "softmax", "channel_softmax", "reduction", "index",
             "resample", "optimizer"} <= kinds | {"attention"}  # fmt: skip
     assert {o.precision for o in operators} == set(PRECISIONS)
-    assert all(len(work_of(o.op, o.op.phase)) == 1 for o in operators)
+    several = [o for o in operators if len(work_of(o.op, o.op.phase)) != 1]
+    assert {o.op.name for o in several} <= {"roll.default", "_softmax_backward_data.default"}
     assert len(set(operators)) == len(operators)
 
 

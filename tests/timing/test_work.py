@@ -120,3 +120,64 @@ def test_a_permuted_copy_is_no_stream():
     (copy,) = work_of(op("clone.default", (permuted,), (dense(2, 8, 8, 8, 16),)), "forward")
     (plain,) = work_of(op("clone.default", (image,), (image,)), "forward")
     assert (copy.kind, plain.kind) == ("strided", "elementwise")
+
+
+def test_a_spread_out_tensor_makes_an_operator_a_broadcast():
+    image, result = dense(2, 8, 4, 4), dense(2, 8, 4, 4)
+    once = TensorMeta((1, 8, 1, 1), "float16", (8, 1, 1, 1))
+    expanded = TensorMeta((2, 8, 4, 4), "float16", (0, 1, 0, 0))
+    kinds = [
+        work_of(op("add.Tensor", (image, other), (result,)), "forward")[0].kind
+        for other in (image, once, expanded)
+    ]
+    assert kinds == ["elementwise", "broadcast", "broadcast"]
+
+
+def test_a_roll_copies_once_for_each_axis():
+    image = dense(2, 8, 4, 4, 4)
+    roll = op("roll.default", (image,), (image,), (None, (1, 1, 1), (2, 3, 4)))
+    assert [w.kind for w in work_of(roll, "forward")] == ["strided"] * 3
+
+
+def test_the_gradient_of_softmax_multiplies_first_and_that_of_its_logarithm_does_not():
+    a = dense(2, 8, 64)
+    for name, kinds in (
+        ("_softmax_backward_data.default", ["softmax", "elementwise"]),
+        ("_log_softmax_backward_data.default", ["softmax"]),
+    ):
+        works = work_of(op(name, (a, a), (a,), (None, None, -1, None)), "backward")
+        assert [w.kind for w in works] == kinds
+
+
+@pytest.mark.parametrize(
+    ("inner", "unaligned"), [(64, 0.0), (60, 1.0)]
+)  # 120 bytes are no multiple of 16
+def test_rows_of_a_product_begin_on_16_bytes_or_not(inner, unaligned):
+    a, b, result = dense(32, inner), dense(inner, 64), dense(32, 64)
+    (work,) = work_of(op("mm.default", (a, b), (result,)), "forward")
+    assert work.unaligned == unaligned
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "kind"),
+    [("float32", 0, "channel_norm"), ("float32", 2, "cudnn_norm"), ("bfloat16", 2, "channel_norm")],
+)
+def test_norms_with_a_weight_are_cudnns_but_in_bfloat16(dtype, weights, kind):
+    image, saved = dense(2, 8, 4, 4, 4, dtype=dtype), dense(8, dtype="float32")
+    args = (None, None, None, None, None, True, 0.1, 1e-5)
+    inputs = (image, *[saved] * weights)
+    forward = op("native_batch_norm.default", inputs, (image, saved, saved), args)
+    assert work_of(forward, "forward")[0].kind == kind
+    args = (None, None, None, None, None, None, None, True, 1e-5, (True, True, True))
+    inputs = (image, image, *[saved] * (weights // 2), saved, saved)
+    backward = op("native_batch_norm_backward.default", inputs, (image,), args)
+    assert work_of(backward, "backward")[0].kind == f"{kind}_backward"
+
+
+def test_each_row_of_a_layer_norm_is_a_block():
+    image, weight = dense(2, 1000, 48), dense(48)
+    norm = op(
+        "native_layer_norm.default", (image, weight, weight), (image,), (None, (48,), None, None)
+    )
+    (work,) = work_of(norm, "forward")
+    assert (work.kind, work.tiles) == ("layer_norm", 2000.0)
