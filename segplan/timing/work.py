@@ -442,9 +442,9 @@ def _layer_norm(op: Op, phase: str) -> list[Work]:
     """Layer norm gives each row to one block (layer_norm_kernel.cu), however short it is."""
     backward = "backward" in op.name
     image = op.inputs[1] if backward else op.inputs[0]
-    shape = next(a for a in op.args if isinstance(a, list | tuple) and a)
+    rows = prod(image.shape[: -len(op.args[2 if backward else 1])])  # but the normalized shape
     work = _stream(op, phase, "layer_norm_backward" if backward else "layer_norm")
-    return [replace(work, tiles=image.numel / prod(shape))]
+    return [replace(work, tiles=float(rows))]
 
 
 def _softmax(op: Op, phase: str) -> list[Work]:

@@ -75,6 +75,14 @@ def test_what_is_none_is_refused_in_a_sentence(path, value):
     assert str(caught.value)
 
 
+def test_a_layer_norm_of_no_shape_is_refused_in_a_sentence():
+    plain = copy.deepcopy(PLAIN)
+    plain["operators"]["ops"][0][0] = "native_layer_norm.default"
+    plain["operators"]["ops"][0][7] = [None, None, None]
+    with pytest.raises(ValueError, match="lacks tensors or arguments"):
+        times_from_plain(plain)
+
+
 def test_the_list_covers_all_kinds_of_work_and_arithmetic():
     operators = shipped_operators()
     kinds = {work.kind for o in operators for work in work_of(o.op, o.op.phase)}
