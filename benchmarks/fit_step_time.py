@@ -45,7 +45,6 @@ WIDTH = {"h200": 0.08, "nnU-Net": 0.1, "NVIDIA": 0.12, "baseline": 0.12}
 """Standard deviation of a row's logarithm that the fit aims at, by source."""
 
 GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x")
-PRECISIONS = ("half", "tf32", "fp32")
 
 
 class Prior:
@@ -239,8 +238,7 @@ def _write_left_out(left_out, best: np.ndarray, problem: Problem) -> None:
             writer.writerow(
                 [kind, row.source, row.card, row.network, row.label, row.precision,
                  row.software or "", f"{row.measured:.6g}", f"{predicted:.6g}", parts.host_bound,
-                 row.rates.generation,
-                 row.rates.tensor["half" if row.precision in ("fp16", "bf16") else "single"]]
+                 row.rates.generation, row.rates.on_tensor_cores(row.precision)]
             )  # fmt: skip
 
 

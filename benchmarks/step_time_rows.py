@@ -161,9 +161,8 @@ def rows() -> list[Row]:
         args.setdefault("network", workload.model)
         args["card"] = card.slug
         rates = _rates(card, workload.precision)
-        half = "single" if workload.precision in ("tf32", "fp32") else "half"
-        if not rates.tensor[half]:  # what changed with the libraries are the tensor cores' kernels
-            args["software"] = None
+        if not rates.on_tensor_cores(workload.precision):
+            args["software"] = None  # what changed with the libraries are tensor cores' kernels
         result.append(
             Row(
                 table=tables[workload.key()],

@@ -25,13 +25,10 @@ from segplan.timing.work import DTYPES, ENTRIES, INDEX, KINDS, PHASES, WorkTable
 
 CONVOLUTIONS = ("conv_forward", "conv_input_gradient", "conv_weight_gradient")
 PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
-BLOCKED = (
-    "channel_norm",
-    "channel_norm_backward",
-    "cudnn_norm",
-    "cudnn_norm_backward",
-    "group_norm",
-    "group_norm_backward",
+BLOCKED = tuple(
+    norm + backward
+    for norm in ("channel_norm", "cudnn_norm", "group_norm")
+    for backward in ("", "_backward")
 )
 ROWED = ("layer_norm", "layer_norm_backward")
 STREAMS = tuple(k for k in KINDS if k not in PRODUCTS and k != "grouped_conv")
@@ -82,6 +79,10 @@ class Rates:
     clock: float
     generation: str
     spare: bool
+
+    def on_tensor_cores(self, precision: str) -> bool:
+        """Whether the products of a workload of this precision run on tensor cores."""
+        return self.tensor["half" if precision in ("fp16", "bf16") else "single"]
 
 
 def rates_of(card: Card, precision: str) -> Rates:
@@ -337,17 +338,15 @@ def _waits(steps: Steps, calibration: Calibration) -> NDArray[np.float64]:
     turned = 2 * table.turned / (bandwidth * f["bandwidth.turned"])
     turned = np.where(on_tensor_cores, turned, 0.0)  # others compute in the layout they find
 
-    pace = np.full(count, np.inf)
+    pace, cycles = np.full(count, np.inf), np.zeros(count)
     for kind in BLOCKED:
         pace[INDEX[kind]] = f[f"block.{kind}"] / calibration.clock
+    for kind in ROWED:
+        cycles[INDEX[kind]] = f[f"row.{kind}"]
     elements = table.moved / np.where(half, 2.0, 4.0)
     blocks = np.where(table.tiles > 0, table.tiles, np.inf)
     blocked = elements / (blocks * pace[table.kind] * steps.of("clock"))
-    cycles = np.zeros(count)
-    for kind in ROWED:
-        cycles[INDEX[kind]] = f[f"row.{kind}"]
-    rowed = table.tiles * cycles[table.kind] / (steps.of("sm_count") * steps.of("clock"))
-    blocked = np.where(np.isin(table.kind, [INDEX[k] for k in ROWED]), rowed, blocked)
+    blocked += table.tiles * cycles[table.kind] / (steps.of("sm_count") * steps.of("clock"))
 
     product = np.isin(table.kind, [INDEX[k] for k in (*PRODUCTS, "grouped_conv")])
     other = np.where(product, arithmetic, blocked)  # what competes with the bytes
