@@ -46,6 +46,15 @@ WIDTH = {"h200": 0.08, "nnU-Net": 0.1, "NVIDIA": 0.12, "baseline": 0.12}
 
 GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x")
 
+THREADS = 512
+"""Of a block that reduces a channel (Normalization.cuh) or a group (group_norm_kernel.cu)."""
+ROUND_S = 3.5e-7
+"""Seconds in which such a thread loads an element and adds it up: some 700 cycles, most of them
+the memory's latency."""
+AT_ONCE = {"moments": 1.0, "channel_norm_backward": 1.5, "group_norm_backward": 2.0}
+"""Elements a thread moves in a round: the image's; three in two rounds; the image's and the
+gradient's. cuDNN's kernels are not published: taken as the second."""
+
 
 class Prior:
     """Names, values and widths (in logarithms) of what is fitted."""
@@ -84,7 +93,8 @@ def prior(software: Sequence[str]) -> Prior:
     p.add("inner.matmul", 64, 0.4)
     for kind in STREAMS:
         streams = kind in ("elementwise", "optimizer")
-        p.add(f"bandwidth.{kind}", 0.8 if streams else 0.5, 0.12 if streams else 0.35)
+        value, width = (0.8, 0.12) if streams else (0.3, 0.5) if kind == "mixed" else (0.5, 0.35)
+        p.add(f"bandwidth.{kind}", value, width)
     p.add("bandwidth.product", 0.6, 0.3)
     p.add("bandwidth.turned", 0.5, 0.4)
     p.add("grouped.forward", 0.006, 0.8)
@@ -92,7 +102,7 @@ def prior(software: Sequence[str]) -> Prior:
     p.add("grouped.single", 2.0, 0.6)
     p.add("grouped.bfloat16", 0.5, 0.6)
     for kind in BLOCKED:
-        p.add(f"block.{kind}", 1e10, 0.6)
+        p.add(f"block.{kind}", THREADS * AT_ONCE.get(kind, 1.5) / ROUND_S, 0.6)
     p.add("channels_last", 0.8, 0.3)
     p.add("kernel", 3e-6, 0.3)
     p.add("host.forward", 22e-6, 0.3)

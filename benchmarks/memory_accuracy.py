@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from document import table, write_part
 from plan_memory import Traces
+from step_time_rows import ANOTHER_STEP
 
 from segplan import __version__
 from segplan.api.predicting import Predictor, target_for
@@ -45,8 +46,6 @@ DATA = Path(__file__).parent / "data"
 PROBES = DATA / "h200_memory"
 RECORDED = Path(__file__).parents[1] / "tests" / "memory" / "recorded"
 CARD = find_card("h200")
-ANOTHER_STEP = "segresnetvae"
-"""Its rows of `h200_memory_*.csv` were measured without the network's own loss."""
 
 SMALL_BATCH = 8
 """Up to here a largest batch counts only if it is exact."""

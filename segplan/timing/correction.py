@@ -132,26 +132,29 @@ class Correction:
 def residuals(
     times: Sequence[OperatorTime], rates: dict[str, Rates], calibration: Calibration
 ) -> tuple[WorkTable, Array, NDArray[np.bool_]]:
-    """What the timed operators do, log(measured / modelled) of each, and whether TF32 was off.
+    """What the timed operators do, log(measured / modelled) of it, and whether TF32 was off.
 
-    Operators that the model takes for none or for several pieces of work are left out.
+    Several pieces of work that one operator does are all as far off as the whole of it. Operators
+    that the model takes for none are left out.
     """
-    single = [t for t in times if len(work_of(t.operator.op, t.operator.op.phase)) == 1]
-    table = work_table([t.operator.op for t in single])
-    precisions = np.array([t.operator.precision for t in single])
+    pieces = [len(work_of(t.operator.op, t.operator.op.phase)) for t in times]
+    table = work_table([t.operator.op for t in times])
+    index = np.repeat(np.arange(len(times)), pieces)
+    precisions = np.array([t.operator.precision for t in times])[index]
     last = np.array(
-        [any(m.suggests_channels_last for m in t.operator.op.inputs[:3]) for t in single],
+        [any(m.suggests_channels_last for m in t.operator.op.inputs[:3]) for t in times],
         dtype=bool,
-    )
-    modelled = np.ones(len(single))
+    )[index]
+    parts = np.ones(len(index))
     for precision in set(precisions.tolist()):
         for channels_last in (False, True):
             among = (precisions == precision) & (last == channels_last)
             whole = kernel_seconds(
                 table, rates[precision], calibration, channels_last=channels_last
             )
-            modelled = np.where(among, whole, modelled)
-    measured = np.array([t.median for t in single])
+            parts = np.where(among, whole, parts)
+    modelled = np.bincount(index, weights=parts, minlength=len(times))[index]
+    measured = np.array([t.median for t in times])[index]
     return table, np.log(measured / modelled), precisions == "fp32"
 
 

@@ -25,11 +25,9 @@ from segplan.timing.work import DTYPES, ENTRIES, INDEX, KINDS, PHASES, WorkTable
 
 CONVOLUTIONS = ("conv_forward", "conv_input_gradient", "conv_weight_gradient")
 PRODUCTS = (*CONVOLUTIONS, "pointwise_conv", "matmul", "attention")
-BLOCKED = tuple(
-    norm + backward
-    for norm in ("channel_norm", "cudnn_norm", "group_norm")
-    for backward in ("", "_backward")
-)
+BLOCKED = (
+    "moments", "channel_norm_backward", "group_norm_backward", "cudnn_norm", "cudnn_norm_backward",
+)  # fmt: skip
 ROWED = ("layer_norm", "layer_norm_backward")
 STREAMS = tuple(k for k in KINDS if k not in PRODUCTS and k != "grouped_conv")
 

@@ -28,12 +28,12 @@ KINDS = (
     "attention",
     "elementwise",
     "broadcast",
+    "mixed",
     "strided",
-    "channel_norm",
+    "moments",
     "channel_norm_backward",
     "cudnn_norm",
     "cudnn_norm_backward",
-    "group_norm",
     "group_norm_backward",
     "layer_norm",
     "layer_norm_backward",
@@ -213,6 +213,8 @@ def _stream(op: Op, phase: str, kind: str) -> Work:
     moved, run = _moved(op), 0.0
     if kind == "elementwise" and not _same_order(op):
         kind, run = "strided", _run(op)
+    elif kind == "elementwise" and _mixes(op):
+        kind = "mixed"
     elif kind == "elementwise" and _broadcasts(op):
         kind = "broadcast"
     return Work(kind, phase, _dtype(op), 0.0, moved, run=run)
@@ -223,12 +225,18 @@ def _moved(op: Op) -> float:
     return float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
 
 
+def _mixes(op: Op) -> bool:
+    """Whether floating-point types meet: such kernels convert each element as they load it, by a
+    switch over the types (`LoadWithCast` in MemoryAccess.cuh)."""
+    return len({t.dtype for t in op.inputs if t.shape and t.dtype in DTYPES}) > 1
+
+
 def _broadcasts(op: Op) -> bool:
-    """Whether a smaller tensor is spread over a larger one: such kernels compute the place of
-    each element and load one at a time (`gpu_kernel_impl` in CUDALoops.cuh takes vectors only
-    where every tensor is contiguous)."""
+    """Whether a smaller tensor, be it one number, is spread over a larger one: such kernels
+    compute the place of each element and load one at a time (`gpu_kernel_impl` in CUDALoops.cuh
+    takes vectors only where every tensor is contiguous)."""
     most = max((t.numel for t in op.outputs), default=0)
-    return any(1 < _held(t) < most for t in op.inputs)
+    return any(_held(t) < most for t in op.inputs)
 
 
 def _held(t: TensorMeta) -> int:
@@ -410,14 +418,27 @@ def _foreach(op: Op, phase: str) -> list[Work]:
 
 def _channel_norm(op: Op, phase: str) -> list[Work]:
     """Batch and instance norm reduce each channel in one block, in PyTorch's own kernels
-    (Normalization.cuh) and in cuDNN's, which keep another pace."""
+    (Normalization.cuh) and in cuDNN's, which keep another pace. PyTorch's gradient is one
+    kernel; its forward pass takes the moments and then scales and shifts."""
     backward = "backward" in op.name
     if op.args[7 if backward else 5] is False:  # in evaluation: a scale and a shift
         return [Work("elementwise", phase, _dtype(op), 0.0, _moved(op))]
-    kind = "cudnn_norm" if _norm_by_cudnn(op) else "channel_norm"
-    image = op.inputs[1] if backward else op.inputs[0]
-    work = _stream(op, phase, kind + "_backward" * backward)
-    return [replace(work, tiles=float(image.shape[1]))]
+    by_cudnn = _norm_by_cudnn(op)
+    blocks = float((op.inputs[1] if backward else op.inputs[0]).shape[1])
+    if not backward and not by_cudnn:
+        return _moments_and_apply(op, phase, blocks)
+    kind = ("cudnn_norm" if by_cudnn else "channel_norm") + "_backward" * backward
+    return [replace(_stream(op, phase, kind), tiles=blocks)]
+
+
+def _moments_and_apply(op: Op, phase: str, blocks: float) -> list[Work]:
+    """Mean and variance, a channel or a group in one block (Welford's sums), then the scaled and
+    shifted image."""
+    image = op.inputs[0]
+    return [
+        Work("moments", phase, _dtype(op), 0.0, float(_bytes(image)), tiles=blocks),
+        Work("elementwise", phase, _dtype(op), 0.0, _moved(op)),
+    ]
 
 
 def _norm_by_cudnn(op: Op) -> bool:
@@ -429,13 +450,22 @@ def _norm_by_cudnn(op: Op) -> bool:
 
 
 def _group_norm(op: Op, phase: str) -> list[Work]:
-    """Group norm reduces each group of each sample in one block (group_norm_kernel.cu)."""
+    """Group norm takes the moments of each group of each sample in one block; its gradient sums
+    each channel of each sample in one, then computes element by element
+    (group_norm_kernel.cu)."""
     backward = "backward" in op.name
-    kind = "group_norm_backward" if backward else "group_norm"
     image = op.inputs[1] if backward else op.inputs[0]
-    numbers = [a for a in op.args if isinstance(a, int) and not isinstance(a, bool)]
-    groups = numbers[3]  # N, C, HxW, group
-    return [replace(_stream(op, phase, kind), tiles=float(image.shape[0] * groups))]
+    samples, channels = image.shape[:2]
+    if not backward:
+        numbers = [a for a in op.args if isinstance(a, int) and not isinstance(a, bool)]
+        groups = numbers[3]  # N, C, HxW, group
+        return _moments_and_apply(op, phase, float(samples * groups))
+    read = float(_bytes(op.inputs[0]) + _bytes(image))
+    blocks = float(samples * channels)
+    return [
+        Work("group_norm_backward", phase, _dtype(op), 0.0, read, tiles=blocks),
+        Work("elementwise", phase, _dtype(op), 0.0, _moved(op)),
+    ]
 
 
 def _layer_norm(op: Op, phase: str) -> list[Work]:

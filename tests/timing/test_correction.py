@@ -14,8 +14,9 @@ from segplan.timing.model import kernel_seconds, rates_of, shipped_calibration
 from segplan.timing.operators import PRECISIONS
 from segplan.timing.prediction import TimedCard, predict_step
 from segplan.timing.work import work_table
+from segplan.trace.tape import Op
 from segplan.workload import Workload
-from tests.timing.timed import convolution, stream, timed
+from tests.timing.timed import convolution, meta, stream, timed
 
 H200 = find_card("h200")
 RATES = {p: rates_of(H200, p) for p in PRECISIONS}
@@ -54,6 +55,17 @@ def test_its_neighbours_take_over_most_of_it_and_others_of_its_kind_less():
     assert near == pytest.approx(2.0, rel=0.15)
     assert far == pytest.approx(1.0, abs=0.1)
     assert far < between < near
+
+
+def test_all_that_one_operator_does_is_as_far_off_as_the_whole_of_it():
+    image = meta(2, 32, 96, 96, 96, dtype="float32")
+    args = (None, None, None, 2, 32, 96**3, 8, 1e-5)
+    norm = Op("native_group_norm.default", "forward", 0, 0, 0, (image,), (image,), args)
+    whole = float(kernel_seconds(work_table([norm]), RATES["fp16"], shipped_calibration()).sum())
+    of = Correction([timed(norm, 2.0 * whole)], RATES, shipped_calibration())
+    found = of.factors(work_table([norm]), "fp16")
+    assert len(found) == 2
+    assert found == pytest.approx([2.0, 2.0], rel=0.2)
 
 
 def test_other_kinds_and_other_arithmetic_are_left_alone():

@@ -85,21 +85,36 @@ def test_depthwise_convolutions_are_their_own_kind():
     assert work.flops == 2 * 2 * 16**3 * 1 * 27 * 32
 
 
-@pytest.mark.parametrize(("training", "kind"), [(True, "channel_norm"), (False, "elementwise")])
-def test_batch_norm_reduces_only_in_training(training, kind):
+def test_batch_norm_reduces_only_in_training():
     image = dense(2, 16, 8, 8, 8)
-    args = (None, None, None, None, None, training, 0.1, 1e-5)
     out = (image, dense(16), dense(16))
-    (work,) = work_of(op("native_batch_norm.default", (image,), out, args), "forward")
-    assert work.kind == kind
-    assert work.tiles == (16 if training else 0)
+
+    def works(training):
+        args = (None, None, None, None, None, training, 0.1, 1e-5)
+        return work_of(op("native_batch_norm.default", (image,), out, args), "forward")
+
+    bytes_of_image = 2 * 16 * 8**3 * 2
+    moments, applied = works(training=True)
+    assert (moments.kind, moments.tiles, moments.moved) == ("moments", 16, bytes_of_image)
+    assert applied.kind == "elementwise"
+    (evaluated,) = works(training=False)
+    assert (evaluated.kind, evaluated.tiles) == ("elementwise", 0)
+    assert evaluated.moved == applied.moved > 2 * bytes_of_image
 
 
-def test_group_norm_reduces_a_group_of_a_sample_at_a_time():
+def test_group_norm_reduces_a_group_and_its_gradient_a_channel_of_a_sample_at_a_time():
     image = dense(2, 16, 8, 8, 8)
     args = (None, None, None, 2, 16, 512, 8, 1e-5)
-    (work,) = work_of(op("native_group_norm.default", (image,), (image,), args), "forward")
-    assert work.tiles == 2 * 8
+    moments, applied = work_of(op("native_group_norm.default", (image,), (image,), args), "forward")
+    assert (moments.kind, moments.tiles) == ("moments", 2 * 8)
+    args = (None, None, None, None, None, 2, 16, 512, 8, (True, True, True))
+    summed, computed = work_of(
+        op("native_group_norm_backward.default", (image, image), (image,), args), "backward"
+    )
+    assert (summed.kind, summed.tiles) == ("group_norm_backward", 2 * 16)
+    assert (applied.kind, computed.kind) == ("elementwise", "elementwise")
+    assert applied.moved == 2 * moments.moved
+    assert computed.moved == 1.5 * summed.moved
 
 
 def test_what_only_allocates_does_nothing_but_is_dispatched():
@@ -126,11 +141,21 @@ def test_a_spread_out_tensor_makes_an_operator_a_broadcast():
     image, result = dense(2, 8, 4, 4), dense(2, 8, 4, 4)
     once = TensorMeta((1, 8, 1, 1), "float16", (8, 1, 1, 1))
     expanded = TensorMeta((2, 8, 4, 4), "float16", (0, 1, 0, 0))
+    one = TensorMeta((1, 1, 1, 1), "float16", (1, 1, 1, 1))
     kinds = [
         work_of(op("add.Tensor", (image, other), (result,)), "forward")[0].kind
-        for other in (image, once, expanded)
+        for other in (image, once, expanded, one)
     ]
-    assert kinds == ["elementwise", "broadcast", "broadcast"]
+    assert kinds == ["elementwise", "broadcast", "broadcast", "broadcast"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float16", "elementwise"), ("float32", "mixed"), ("bool", "elementwise")]
+)
+def test_an_operator_of_two_floating_point_types_converts_as_it_loads(dtype, kind):
+    image, other = dense(2, 8, 4, 4), dense(2, 8, 4, 4, dtype=dtype)
+    (work,) = work_of(op("add.Tensor", (image, other), (image,)), "forward")
+    assert work.kind == kind
 
 
 def test_a_roll_copies_once_for_each_axis():
@@ -159,19 +184,23 @@ def test_rows_of_a_product_begin_on_16_bytes_or_not(inner, unaligned):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "weights", "kind"),
-    [("float32", 0, "channel_norm"), ("float32", 2, "cudnn_norm"), ("bfloat16", 2, "channel_norm")],
+    ("dtype", "weights", "kinds"),
+    [
+        ("float32", 0, ("moments", "channel_norm_backward")),
+        ("float32", 2, ("cudnn_norm", "cudnn_norm_backward")),
+        ("bfloat16", 2, ("moments", "channel_norm_backward")),
+    ],
 )
-def test_norms_with_a_weight_are_cudnns_but_in_bfloat16(dtype, weights, kind):
+def test_norms_with_a_weight_are_cudnns_but_in_bfloat16(dtype, weights, kinds):
     image, saved = dense(2, 8, 4, 4, 4, dtype=dtype), dense(8, dtype="float32")
     args = (None, None, None, None, None, True, 0.1, 1e-5)
     inputs = (image, *[saved] * weights)
     forward = op("native_batch_norm.default", inputs, (image, saved, saved), args)
-    assert work_of(forward, "forward")[0].kind == kind
     args = (None, None, None, None, None, None, None, True, 1e-5, (True, True, True))
     inputs = (image, image, *[saved] * (weights // 2), saved, saved)
     backward = op("native_batch_norm_backward.default", inputs, (image,), args)
-    assert work_of(backward, "backward")[0].kind == f"{kind}_backward"
+    found = [work_of(one, one.phase)[0].kind for one in (forward, backward)]
+    assert tuple(found) == kinds
 
 
 def test_each_row_of_a_layer_norm_is_a_block():
