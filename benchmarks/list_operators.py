@@ -32,7 +32,7 @@ from segplan.gpus import find_card
 from segplan.timing.correction import group_of, places_of
 from segplan.timing.model import kernel_seconds, rates_of, shipped_calibration
 from segplan.timing.operators import SCHEMA_VERSION, Operator, operators_plain
-from segplan.timing.work import work_of, work_table
+from segplan.timing.work import WorkTable, work_of, work_table
 from segplan.trace.tape import Op
 from segplan.workload import Workload
 
@@ -58,7 +58,7 @@ MOST_OF_A_KIND = 1500
 
 
 def pieces(op: Op) -> list[Op]:
-    """An operator as operators that do one piece of work each."""
+    """A convolution's gradients as operators of their own; others as they are."""
     if op.name != "convolution_backward.default":
         return [op]
     mask = op.args[10]
@@ -81,14 +81,17 @@ def candidates() -> tuple[dict[Operator, float], dict[Operator, set[str]]]:
         found: collections.Counter[Op] = collections.Counter()
         for op in ops:
             for piece in pieces(replace(op, step=0, at=0, end=0)):
-                if len(work_of(piece, piece.phase)) == 1:
+                if work_of(piece, piece.phase):
                     found[piece] += 1
         for precision in ("tf32", "fp32") if workload.precision == "fp32" else (None,):
             rates = rates_of(card, precision or workload.precision)
-            seconds = kernel_seconds(
-                work_table(list(found)), rates, calibration,
-                channels_last=workload.memory_format != "contiguous",
-            )  # fmt: skip
+            table, firsts = _works(list(found))
+            seconds = np.add.reduceat(
+                kernel_seconds(
+                    table, rates, calibration, channels_last=workload.memory_format != "contiguous"
+                ),
+                firsts,
+            )
             times = seconds * np.array(list(found.values()))
             for op, share, each in zip(found, times / times.sum(), seconds, strict=True):
                 if each > MOST_S or len(op.inputs) > MOST_LISTED_TENSORS:
@@ -99,9 +102,15 @@ def candidates() -> tuple[dict[Operator, float], dict[Operator, set[str]]]:
     return shares, networks
 
 
+def _works(ops: list[Op]) -> tuple[WorkTable, np.ndarray]:
+    """Their work, and where in the table each operator's begins."""
+    counts = [len(work_of(op, op.phase)) for op in ops]
+    return work_table(ops), np.cumsum([0, *counts[:-1]])
+
+
 def _precision(op: Op, workload: Workload, arithmetic: str | None) -> str:
     """Of an operator: 16-bit types say it; of float32 only products know TF32."""
-    if arithmetic == "fp32" and work_table([op]).flops[0] > 0:
+    if arithmetic == "fp32" and work_table([op]).flops.any():
         return "fp32"
     kinds = {t.dtype for t in (*op.inputs, *op.outputs)}
     return "fp16" if "float16" in kinds else "bf16" if "bfloat16" in kinds else "tf32"
@@ -137,15 +146,20 @@ def _flat(value):
 
 
 def order(operators: list[Operator], weights: np.ndarray, count: int) -> list[int]:
-    """Which to time, the most telling per second first (greedy facility location)."""
-    table = work_table([o.op for o in operators])
+    """Which to time, the most telling per second first (greedy facility location).
+
+    An operator of several pieces of work lies where the first of them does.
+    """
+    table, firsts = _works([o.op for o in operators])
     precisions = np.array([o.precision for o in operators])
-    groups, places = group_of(table, precisions == "fp32"), places_of(table)
+    single = np.repeat(precisions == "fp32", np.diff([*firsts, len(table.kind)]))
+    groups, places = group_of(table, single)[firsts], places_of(table)[firsts]
     calibration, card = shipped_calibration(), find_card("h200")
     rates = {p: rates_of(card, p) for p in ("fp16", "bf16", "tf32", "fp32")}
     seconds = np.zeros(len(operators))
     for name, rate in rates.items():
-        seconds = np.where(precisions == name, kernel_seconds(table, rate, calibration), seconds)
+        whole = np.add.reduceat(kernel_seconds(table, rate, calibration), firsts)
+        seconds = np.where(precisions == name, whole, seconds)
     convolutions = np.array([o.op.name.startswith("conv") for o in operators])
     overhead = np.where(convolutions, OVERHEAD_S["convolution"], OVERHEAD_S["other"])
     cost = overhead + 2 * seconds + 5 * seconds
