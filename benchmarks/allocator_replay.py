@@ -13,7 +13,8 @@ import argparse
 import random
 import time
 
-from segplan.memory.allocator import Settings, replay
+from segplan.memory.allocator import Settings
+from segplan.memory.replay import replay
 
 MIB = 2**20
 

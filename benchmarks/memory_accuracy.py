@@ -31,9 +31,9 @@ from segplan import __version__
 from segplan.api.predicting import Predictor, target_for
 from segplan.errors import SegplanError
 from segplan.gpus import find_card
-from segplan.memory.allocator import replay
 from segplan.memory.prediction import Target, predict_trace, predict_validation, program_of
 from segplan.memory.program import block_size, compile_program, then_validate
+from segplan.memory.replay import replay
 from segplan.networks import resolve
 from segplan.networks.registry import BY_NAME
 from segplan.search import Verdict, largest_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from segplan.memory.allocator import DEFAULTS, Settings, least_limit, replay
+from segplan.memory.allocator import DEFAULTS, Settings
 from segplan.memory.distributed import with_buckets
 from segplan.memory.kernels import Architecture
 from segplan.memory.program import (
@@ -18,6 +18,7 @@ from segplan.memory.program import (
     then_validate,
     with_another_step,
 )
+from segplan.memory.replay import least_limit, replay
 from segplan.results import Basis, MemoryBreakdown, MemoryEstimate
 from segplan.trace.tape import (
     ACTIVATION,

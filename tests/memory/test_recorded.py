@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from segplan.memory.allocator import replay
 from segplan.memory.kernels import Architecture
 from segplan.memory.program import compile_program
 from segplan.memory.reduction import staging_bytes
+from segplan.memory.replay import replay
 from segplan.networks import build, resolve
 from segplan.trace import autocast
 from segplan.trace.tape import TensorMeta

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from segplan.errors import NetworkError
-from segplan.memory.allocator import least_limit
 from segplan.memory.kernels import Architecture
 from segplan.memory.program import activations_by_module, compile_program, holdings, peak
+from segplan.memory.replay import least_limit
 from segplan.networks import build, resolve
 from segplan.step.validate import Validation
 from segplan.trace import tracer
