@@ -93,7 +93,9 @@ def prior(software: Sequence[str]) -> Prior:
     p.add("inner.matmul", 64, 0.4)
     for kind in STREAMS:
         streams = kind in ("elementwise", "optimizer")
-        value, width = (0.8, 0.12) if streams else (0.3, 0.5) if kind == "mixed" else (0.5, 0.35)
+        value, width = (0.8, 0.12) if streams else (0.5, 0.35)
+        if kind == "broadcast_cast":  # slow for two reasons
+            value, width = 0.3, 0.5
         p.add(f"bandwidth.{kind}", value, width)
     p.add("bandwidth.product", 0.6, 0.3)
     p.add("bandwidth.turned", 0.5, 0.4)

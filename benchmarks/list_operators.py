@@ -148,18 +148,20 @@ def _flat(value):
 def order(operators: list[Operator], weights: np.ndarray, count: int) -> list[int]:
     """Which to time, the most telling per second first (greedy facility location).
 
-    An operator of several pieces of work lies where the first of them does.
+    An operator of several pieces of work lies where the longest of them does.
     """
     table, firsts = _works([o.op for o in operators])
-    precisions = np.array([o.precision for o in operators])
-    single = np.repeat(precisions == "fp32", np.diff([*firsts, len(table.kind)]))
-    groups, places = group_of(table, single)[firsts], places_of(table)[firsts]
+    pieces = np.diff([*firsts, len(table.kind)])
+    precisions = np.repeat([o.precision for o in operators], pieces)
     calibration, card = shipped_calibration(), find_card("h200")
     rates = {p: rates_of(card, p) for p in ("fp16", "bf16", "tf32", "fp32")}
-    seconds = np.zeros(len(operators))
+    parts = np.zeros(len(table.kind))
     for name, rate in rates.items():
-        whole = np.add.reduceat(kernel_seconds(table, rate, calibration), firsts)
-        seconds = np.where(precisions == name, whole, seconds)
+        parts = np.where(precisions == name, kernel_seconds(table, rate, calibration), parts)
+    seconds = np.add.reduceat(parts, firsts)
+    longest = [a + int(np.argmax(parts[a : a + n])) for a, n in zip(firsts, pieces, strict=True)]
+    groups = group_of(table, precisions == "fp32")[longest]
+    places = places_of(table)[longest]
     convolutions = np.array([o.op.name.startswith("conv") for o in operators])
     overhead = np.where(convolutions, OVERHEAD_S["convolution"], OVERHEAD_S["other"])
     cost = overhead + 2 * seconds + 5 * seconds

@@ -39,6 +39,7 @@ def measured(out: Path, repeats: int, seconds: float) -> None:
     """Each step so many times, one after the other, so that repeats lie apart in time."""
     until = time.monotonic() + seconds
     found: list[dict[str, object]] = []
+    out.write_text("[]\n")
     with Prober(select("0"), share=True, timeout_s=60.0).start() as prober:
         for repeat in range(repeats):
             for workload in map(resolve, STEPS):
@@ -61,13 +62,15 @@ def spread_table(found: list[dict]) -> str:
     bound: dict[str, bool] = {}
     for one in found:
         w = Workload.from_dict(one["workload"])
-        name = f"{w.model} {'x'.join(map(str, w.patch))} b{w.batch} {w.precision}"
+        arguments = ",".join(f"{k}={v}" for k, v in w.model_args.items())
+        name = f"{w.model} {arguments} {'x'.join(map(str, w.patch))} b{w.batch} {w.precision}"
         medians.setdefault(name, []).append(1e3 * statistics.median(one["samples_s"]))
         bound[name] = bound.get(name, False) or bool(one["host_bound"])
     return table(
         ("step", "medians, ms", "apart", "host-bound"),
         [
-            (name, ", ".join(f"{m:.1f}" for m in values), f"{max(values) / min(values) - 1:.1%}",
+            (name, ", ".join(f"{m:.1f}" for m in values),
+             f"{max(values) / min(values) - 1:.1%}" if len(values) > 1 else "measured once",
              "yes" if bound[name] else "")
             for name, values in medians.items()
         ],
@@ -83,7 +86,10 @@ def main() -> None:
     options = parser.parse_args()
     if not options.render:
         measured(options.out, options.repeats, options.seconds)
-    print(spread_table(json.loads(options.out.read_text())))
+    found = json.loads(options.out.read_text())
+    if not found:
+        raise SystemExit(f"nothing was measured in {options.seconds:g} s: give more --seconds")
+    print(spread_table(found))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from segplan.networks import next_valid, resolve
 from segplan.results import Duration, LimitedBy, MemoryEstimate, StepTime
 from segplan.schedule import scale
 from segplan.search import Verdict, default_patches, largest_batch
-from segplan.timing.model import BLOCKED, PRODUCTS, rates_of
+from segplan.timing.model import BLOCKED, PRODUCTS, ROWED, rates_of
 from segplan.timing.prediction import warnings_of
 from segplan.trace.tape import AFFINE_BATCHES
 from segplan.units import MIB, Patch
@@ -301,7 +301,7 @@ def _rank(row: CardComparison) -> tuple[bool, float, str]:
 
 _GROUPS = {
     "convolutions and matrix products": (*PRODUCTS, "grouped_conv"),
-    "norm layers": (*BLOCKED, "layer_norm", "layer_norm_backward"),
+    "norm layers": (*BLOCKED, *ROWED, "norm_apply"),
 }
 _REST = "other memory traffic"
 

@@ -340,61 +340,6 @@ class Allocator:
             and self._max_split == _UNLIMITED
         )
 
-    def malloc(self, size: int) -> int:
-        """Address of a block of at least `size` bytes; 0 for 0 bytes (a null pointer).
-
-        Raises:
-            OutOfMemory: where torch would raise it.
-        """
-        if size <= 0:
-            return 0
-        block = self._malloc(size)
-        self._live[block.address] = block
-        return block.address
-
-    def free(self, handle: int) -> None:
-        """Gives a block back to the cache; 0 is ignored.
-
-        Raises:
-            KeyError: nothing is allocated at that address.
-        """
-        if handle:
-            self._free(self._live.pop(handle))
-
-    def empty_cache(self) -> None:
-        """`emptyCache`: gives wholly free segments (or pages) back to the driver."""
-        self._release_cached_blocks()
-
-    def reset_peaks(self) -> None:
-        """`resetPeakStats`."""
-        self.peak_allocated = self.allocated
-        self.peak_reserved = self.reserved
-        self.peak_requested = self.requested
-
-    def segments(self) -> list[SegmentInfo]:
-        """`snapshot`: every segment with its blocks, by address.
-
-        Blocks handed out by `replay` are reached only through free neighbours.
-        """
-        heads: dict[int, _Block] = {}
-        for block in (*self._small.blocks, *self._large.blocks, *self._live.values()):
-            while block.prev is not None and block.prev.state != _UNMAPPED:
-                block = block.prev
-            heads[block.address] = block
-        found = []
-        for address in sorted(heads):
-            rows = []
-            item: _Block | None = heads[address]
-            while item is not None and item.state != _UNMAPPED:
-                in_use = item.state == _IN_USE
-                rows.append(
-                    BlockInfo(item.address, item.size, item.requested if in_use else 0, in_use)
-                )
-                item = item.next
-            size = sum(row.size for row in rows)
-            found.append(SegmentInfo(address, size, heads[address].pool.small, tuple(rows)))
-        return found
-
     # The two hot paths: a replay spends its time here.
 
     def _plan(self, size: int) -> _Plan:
@@ -413,8 +358,16 @@ class Allocator:
         self._plans[size] = plan
         return plan
 
-    def _malloc(self, size: int) -> _Block:
-        """`malloc` and `alloc_found_block` for a size above 0."""
+    def malloc(self, size: int) -> int:
+        """Address of a block of at least `size` bytes; 0 for 0 bytes (a null pointer).
+
+        `malloc` and `alloc_found_block`.
+
+        Raises:
+            OutOfMemory: where torch would raise it.
+        """
+        if size <= 0:
+            return 0
         plan = self._plans.get(size) or self._plan(size)
         rounded, key, keys, blocks, least, pool, segment = plan
         i = bisect_left(keys, key)
@@ -460,10 +413,20 @@ class Allocator:
             self.peak_requested = total
         if self._trace is not None:
             self._trace("alloc", block.address, size)
-        return block
+        self._live[block.address] = block
+        return block.address
 
-    def _free(self, block: _Block) -> None:
-        """`free`, `free_block` and `try_merge_blocks`."""
+    def free(self, handle: int) -> None:
+        """Gives a block back to the cache; 0 is ignored.
+
+        `free`, `free_block` and `try_merge_blocks`.
+
+        Raises:
+            KeyError: nothing is allocated at that address.
+        """
+        if not handle:
+            return
+        block = self._live.pop(handle)
         size = block.size
         self.allocated -= size
         self.requested -= block.requested
@@ -497,6 +460,37 @@ class Allocator:
         i = bisect_left(keys, key)
         keys.insert(i, key)
         blocks.insert(i, block)
+
+    def empty_cache(self) -> None:
+        """`emptyCache`: gives wholly free segments (or pages) back to the driver."""
+        self._release_cached_blocks()
+
+    def reset_peaks(self) -> None:
+        """`resetPeakStats`."""
+        self.peak_allocated = self.allocated
+        self.peak_reserved = self.reserved
+        self.peak_requested = self.requested
+
+    def segments(self) -> list[SegmentInfo]:
+        """`snapshot`: every segment with its blocks, by address."""
+        heads: dict[int, _Block] = {}
+        for block in (*self._small.blocks, *self._large.blocks, *self._live.values()):
+            while block.prev is not None and block.prev.state != _UNMAPPED:
+                block = block.prev
+            heads[block.address] = block
+        found = []
+        for address in sorted(heads):
+            rows = []
+            item: _Block | None = heads[address]
+            while item is not None and item.state != _UNMAPPED:
+                in_use = item.state == _IN_USE
+                rows.append(
+                    BlockInfo(item.address, item.size, item.requested if in_use else 0, in_use)
+                )
+                item = item.next
+            size = sum(row.size for row in rows)
+            found.append(SegmentInfo(address, size, heads[address].pool.small, tuple(rows)))
+        return found
 
     # Searching and growing.
 

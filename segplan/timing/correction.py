@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segplan.timing.model import CONVOLUTIONS, PRODUCTS, Calibration, Rates, kernel_seconds
 from segplan.timing.operators import OperatorTime
-from segplan.timing.work import DTYPES, INDEX, KINDS, WorkTable, work_of, work_table
+from segplan.timing.work import (
+    DTYPES,
+    INDEX,
+    KINDS,
+    WorkTable,
+    entries,
+    work_of,
+    work_table,
+)
 
 Array = NDArray[np.float64]
 
@@ -132,30 +141,32 @@ class Correction:
 def residuals(
     times: Sequence[OperatorTime], rates: dict[str, Rates], calibration: Calibration
 ) -> tuple[WorkTable, Array, NDArray[np.bool_]]:
-    """What the timed operators do, log(measured / modelled) of it, and whether TF32 was off.
+    """What the timed operators do, log(measured / modelled) of each, and whether TF32 was off.
 
-    Several pieces of work that one operator does are all as far off as the whole of it. Operators
-    that the model takes for none are left out.
+    Of several pieces of work that one operator does, the longest by the model stands for it.
+    Operators that the model takes for none are left out.
     """
-    pieces = [len(work_of(t.operator.op, t.operator.op.phase)) for t in times]
-    table = work_table([t.operator.op for t in times])
-    index = np.repeat(np.arange(len(times)), pieces)
-    precisions = np.array([t.operator.precision for t in times])[index]
-    last = np.array(
-        [any(m.suggests_channels_last for m in t.operator.op.inputs[:3]) for t in times],
-        dtype=bool,
-    )[index]
-    parts = np.ones(len(index))
+    found = [t for t in times if work_of(t.operator.op, t.operator.op.phase)]
+    pieces = [len(work_of(t.operator.op, t.operator.op.phase)) for t in found]
+    firsts = np.cumsum([0, *pieces])
+    table = work_table([t.operator.op for t in found])
+    precisions = np.repeat([t.operator.precision for t in found], pieces)
+    last = np.repeat(
+        [any(m.suggests_channels_last for m in t.operator.op.inputs[:3]) for t in found], pieces
+    ).astype(bool)
+    seconds = np.ones(len(table.kind))
     for precision in set(precisions.tolist()):
         for channels_last in (False, True):
             among = (precisions == precision) & (last == channels_last)
             whole = kernel_seconds(
                 table, rates[precision], calibration, channels_last=channels_last
             )
-            parts = np.where(among, whole, parts)
-    modelled = np.bincount(index, weights=parts, minlength=len(times))[index]
-    measured = np.array([t.median for t in times])[index]
-    return table, np.log(measured / modelled), precisions == "fp32"
+            seconds = np.where(among, whole, seconds)
+    each = [seconds[a:b] for a, b in pairwise(firsts)]
+    longest = firsts[:-1] + [int(np.argmax(parts)) for parts in each]
+    modelled = np.array([parts.sum() for parts in each])
+    measured = np.array([t.median for t in found])
+    return entries(table, longest), np.log(measured / modelled), (precisions == "fp32")[longest]
 
 
 def group_of(table: WorkTable, fp32: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 Each kernel waits for the slowest of three things: its arithmetic (a matrix product at a share of
 the card's rate, less where it has few tiles or short sums), its bytes (a share of the
-bandwidth), or, in normalisation layers, the blocks of threads that reduce one channel each.
+bandwidth), or, in normalisation layers, the blocks of threads that reduce a channel or group each.
 Kernels run one after the other while Python and the dispatcher queue the next ones; a step
 takes as long as the slower of both, up to the gradient scaler's read-back, where they meet.
 The shares are measured (`Calibration`); rates, bandwidth, clock and multiprocessors are the

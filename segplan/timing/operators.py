@@ -26,7 +26,9 @@ MOST_OPERATORS = 20_000
 MOST_TENSORS = 100_000
 MOST_AXES = 8
 LARGEST = 2**40
-"""Elements, and numbers among arguments, beyond which no operator goes."""
+"""Elements of a tensor beyond which no operator goes."""
+LARGEST_NUMBER = 2**63
+"""Among arguments: "to the end" is 2⁶³ - 1 in a slice."""
 
 LONGEST_S = 3600.0
 
@@ -243,6 +245,10 @@ def _is_time(value: Any) -> bool:
     )
 
 
+def _is_name(value: Any, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest and value.isascii()
+
+
 def _checked_tensor(tensor: Any) -> list[Any]:
     """A tensor as a tape writes it: a contiguous one gets its strides."""
     _must(
@@ -250,7 +256,7 @@ def _checked_tensor(tensor: Any) -> list[Any]:
         "a tensor is shape, dtype and strides, or contiguous without",
     )
     shape, dtype = tensor[:2]
-    _must(isinstance(dtype, str) and len(dtype) <= 20, "a dtype is a name")
+    _must(_is_name(dtype, 20), "a dtype is a name")
     for sizes in (shape, *tensor[2:]):
         _must(isinstance(sizes, list) and len(sizes) <= MOST_AXES, "sizes are a short list")
         _must(all(type(n) is int and 0 <= n <= LARGEST for n in sizes), "sizes are counts")
@@ -269,7 +275,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 def _check_op(op: Any, tensors: int) -> None:
     _must(isinstance(op, list) and len(op) == 8, "an operator is a list of eight")
     name, phase, step, at, end, inputs, outputs, args = op
-    _must(isinstance(name, str) and len(name) <= 100, "an operator has a name")
+    _must(_is_name(name, 100), "an operator has a name")
     _must(phase in ("forward", "backward", "optimizer"), "a phase is of a step")
     _must(all(type(n) is int for n in (step, at, end)), "positions are numbers")
     for indices in (inputs, outputs):
@@ -293,6 +299,10 @@ def _check_values(values: Sequence[Any], depth: int) -> None:
             _must(len(value) <= 200, "an argument is too long")
         else:
             _must(value is None or isinstance(value, (bool, int, float)), "an argument is no value")
+            _must(
+                value is None or abs(value) <= LARGEST_NUMBER,
+                "an argument is too large, or no number",
+            )
 
 
 __all__ = [

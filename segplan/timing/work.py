@@ -27,10 +27,13 @@ KINDS = (
     "matmul",
     "attention",
     "elementwise",
+    "cast",
     "broadcast",
-    "mixed",
+    "broadcast_cast",
+    "copy",
     "strided",
     "moments",
+    "norm_apply",
     "channel_norm_backward",
     "cudnn_norm",
     "cudnn_norm_backward",
@@ -75,7 +78,7 @@ class Work:
         turned: bytes of tensors whose layout must be turned around before or after (cuDNN's
             3D kernels want channels last): read and written once more.
         tiles: pieces that blocks of threads work on side by side (output tiles of a matrix
-            product, channels or rows of a norm); 0 where there are always enough.
+            product; channels, groups or rows of a norm); 0 where there are always enough.
         inner: length of a matrix product's sums; 0 where there is none.
         variant: which operator of its kind it is, in what data types: kernels differ.
         run: bytes that lie together both where a strided operator reads and where it writes;
@@ -155,14 +158,18 @@ def work_table(ops: Sequence[Op]) -> WorkTable:
     )
 
 
+def entries(table: WorkTable, index: Any) -> WorkTable:
+    """Some of a table's entries, by a mask or their numbers."""
+    return WorkTable(**{n: getattr(table, n)[index] for n in ENTRIES}, launches=table.launches)
+
+
 def merged(table: WorkTable) -> WorkTable:
     """The same work, equal entries counted together: a step does most things several times."""
     names = [name for name in ENTRIES if name != "count"]
     rows = np.stack([getattr(table, name) for name in names], axis=1)
     _, first, back = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    entries = {name: getattr(table, name)[first] for name in names}
-    entries["count"] = np.bincount(back.reshape(-1), weights=table.count)
-    return WorkTable(**entries, launches=table.launches)
+    counts = np.bincount(back.reshape(-1), weights=table.count)
+    return replace(entries(table, first), count=counts.astype(np.float64))
 
 
 def work_of(op: Op, phase: str) -> list[Work]:
@@ -213,11 +220,19 @@ def _stream(op: Op, phase: str, kind: str) -> Work:
     moved, run = _moved(op), 0.0
     if kind == "elementwise" and not _same_order(op):
         kind, run = "strided", _run(op)
-    elif kind == "elementwise" and _mixes(op):
-        kind = "mixed"
-    elif kind == "elementwise" and _broadcasts(op):
-        kind = "broadcast"
+    elif kind == "elementwise":
+        kind = _LOADS[_broadcasts(op), _casts(op)]
     return Work(kind, phase, _dtype(op), 0.0, moved, run=run)
+
+
+_LOADS = {
+    (False, False): "elementwise",
+    (False, True): "cast",
+    (True, False): "broadcast",
+    (True, True): "broadcast_cast",
+}
+"""Kinds of elementwise operators, by whether they broadcast and whether they cast: each has a
+loop of its own (`gpu_kernel_impl` in CUDALoops.cuh)."""
 
 
 def _moved(op: Op) -> float:
@@ -225,18 +240,22 @@ def _moved(op: Op) -> float:
     return float(sum(map(_distinct, op.inputs)) + sum(map(_distinct, op.outputs)))
 
 
-def _mixes(op: Op) -> bool:
-    """Whether floating-point types meet: such kernels convert each element as they load it, by a
-    switch over the types (`LoadWithCast` in MemoryAccess.cuh)."""
-    return len({t.dtype for t in op.inputs if t.shape and t.dtype in DTYPES}) > 1
+def _casts(op: Op) -> bool:
+    """Whether floating-point types meet: such loops convert each element by a switch over the
+    types. Copies to 16-bit types have kernels of their own (Copy.cu)."""
+    kinds = {t.dtype for t in (*op.inputs, *op.outputs) if t.shape and t.dtype in DTYPES}
+    to_16_bit = op.name in _TYPE_COPIES and op.outputs[0].dtype in ("float16", "bfloat16")
+    return len(kinds) > 1 and not to_16_bit
+
+
+_TYPE_COPIES = ("_to_copy.default", "copy_.default")
 
 
 def _broadcasts(op: Op) -> bool:
-    """Whether a smaller tensor, be it one number, is spread over a larger one: such kernels
-    compute the place of each element and load one at a time (`gpu_kernel_impl` in CUDALoops.cuh
-    takes vectors only where every tensor is contiguous)."""
+    """Whether a smaller tensor, be it one number, is spread over a larger one: such loops compute
+    the place of each element and load one at a time, where contiguous ones load vectors."""
     most = max((t.numel for t in op.outputs), default=0)
-    return any(_held(t) < most for t in op.inputs)
+    return any(0 < _held(t) < most for t in op.inputs)
 
 
 def _held(t: TensorMeta) -> int:
@@ -418,8 +437,8 @@ def _foreach(op: Op, phase: str) -> list[Work]:
 
 def _channel_norm(op: Op, phase: str) -> list[Work]:
     """Batch and instance norm reduce each channel in one block, in PyTorch's own kernels
-    (Normalization.cuh) and in cuDNN's, which keep another pace. PyTorch's gradient is one
-    kernel; its forward pass takes the moments and then scales and shifts."""
+    (Normalization.cuh) and in cuDNN's, which keep another pace. PyTorch's gradient of a
+    contiguous image is one kernel; its forward pass takes the moments, then scales and shifts."""
     backward = "backward" in op.name
     if op.args[7 if backward else 5] is False:  # in evaluation: a scale and a shift
         return [Work("elementwise", phase, _dtype(op), 0.0, _moved(op))]
@@ -437,7 +456,7 @@ def _moments_and_apply(op: Op, phase: str, blocks: float) -> list[Work]:
     image = op.inputs[0]
     return [
         Work("moments", phase, _dtype(op), 0.0, float(_bytes(image)), tiles=blocks),
-        Work("elementwise", phase, _dtype(op), 0.0, _moved(op)),
+        Work("norm_apply", phase, _dtype(op), 0.0, _moved(op)),
     ]
 
 
@@ -464,7 +483,7 @@ def _group_norm(op: Op, phase: str) -> list[Work]:
     blocks = float(samples * channels)
     return [
         Work("group_norm_backward", phase, _dtype(op), 0.0, read, tiles=blocks),
-        Work("elementwise", phase, _dtype(op), 0.0, _moved(op)),
+        Work("norm_apply", phase, _dtype(op), 0.0, _moved(op)),
     ]
 
 
@@ -529,6 +548,12 @@ _NOTHING = frozenset(
 )
 
 _KIND_OF = {
+    "cat.default": "copy",
+    "stack.default": "copy",
+    "slice_backward.default": "copy",
+    "select_backward.default": "copy",
+    "constant_pad_nd.default": "copy",
+    "fill_.Tensor": "copy",
     "sum.dim_IntList": "reduction",
     "sum.default": "reduction",
     "mean.default": "reduction",

@@ -9,11 +9,11 @@ import pytest
 
 from segplan.gpus import find_card
 from segplan.results import Basis
-from segplan.timing.correction import Correction
+from segplan.timing.correction import Correction, residuals
 from segplan.timing.model import kernel_seconds, rates_of, shipped_calibration
 from segplan.timing.operators import PRECISIONS
 from segplan.timing.prediction import TimedCard, predict_step
-from segplan.timing.work import work_table
+from segplan.timing.work import KINDS, work_table
 from segplan.trace.tape import Op
 from segplan.workload import Workload
 from tests.timing.timed import convolution, meta, stream, timed
@@ -57,15 +57,47 @@ def test_its_neighbours_take_over_most_of_it_and_others_of_its_kind_less():
     assert far < between < near
 
 
-def test_all_that_one_operator_does_is_as_far_off_as_the_whole_of_it():
-    image = meta(2, 32, 96, 96, 96, dtype="float32")
-    args = (None, None, None, 2, 32, 96**3, 8, 1e-5)
-    norm = Op("native_group_norm.default", "forward", 0, 0, 0, (image,), (image,), args)
-    whole = float(kernel_seconds(work_table([norm]), RATES["fp16"], shipped_calibration()).sum())
-    of = Correction([timed(norm, 2.0 * whole)], RATES, shipped_calibration())
-    found = of.factors(work_table([norm]), "fp16")
-    assert len(found) == 2
-    assert found == pytest.approx([2.0, 2.0], rel=0.2)
+def norm(samples=2):
+    image = meta(samples, 32, 96, 96, 96, dtype="float32")
+    args = (None, None, None, samples, 32, 96**3, 8, 1e-5)
+    return Op("native_group_norm.default", "forward", 0, 0, 0, (image,), (image,), args)
+
+
+def test_an_operators_error_is_that_of_the_longest_of_its_pieces():
+    works = work_table([norm()])
+    parts = kernel_seconds(works, RATES["fp16"], shipped_calibration())
+    assert [KINDS[k] for k in works.kind] == ["moments", "norm_apply"]
+    assert parts[0] > 2 * parts[1]
+    of = Correction([timed(norm(), 2.0 * parts.sum())], RATES, shipped_calibration())
+    assert of.factors(works, "fp16") == pytest.approx([2.0, 1.0], rel=0.2)
+
+
+def test_each_operator_that_does_anything_has_one_error():
+    nothing = Op("empty_like.default", "forward", 0, 0, 0, (meta(8),), (meta(8),), (None,))
+    last = convolution(32, 32, 48)
+    image = last.inputs[0]
+    strides = (image.numel, 1, 48 * 48 * 32, 48 * 32, 32)
+    last = dataclasses.replace(
+        last, inputs=(dataclasses.replace(image, strides=strides), *last.inputs[1:])
+    )
+    roll = Op(
+        "roll.default", "forward", 0, 0, 0, (meta(64, 64),), (meta(64, 64),),
+        (None, [1] * 50, [0] * 50),
+    )  # fmt: skip
+    ops = [nothing, norm(), roll, last, stream(2, 8, 64, 64, 64)]
+    seconds = [
+        kernel_seconds(
+            work_table([o]), RATES["fp16"], shipped_calibration(), channels_last=o is last
+        ).sum()
+        for o in ops
+    ]
+    found = [
+        timed(o, n * s if s else 1.0) for n, (o, s) in enumerate(zip(ops, seconds, strict=True))
+    ]
+    table, errors, single = residuals(found, RATES, shipped_calibration())
+    assert [KINDS[k] for k in table.kind] == ["moments", "strided", "conv_forward", "elementwise"]
+    assert np.exp(errors) == pytest.approx([1, 2, 3, 4])
+    assert not single.any()
 
 
 def test_other_kinds_and_other_arithmetic_are_left_alone():

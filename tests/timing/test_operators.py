@@ -61,6 +61,10 @@ def test_what_is_written_is_read_back():
         # Well formed, and yet no convolution.
         (("operators", "ops", 0, 7), []),
         (("operators", "ops", 0, 5), []),
+        (("operators", "ops", 0, 7, 8), 10**400),
+        (("operators", "ops", 0, 7, 8), float("inf")),
+        (("operators", "ops", 0, 0), "relu\ud800.default"),
+        (("operators", "tensors", 0, 1), "float\ud80016"),
     ],
 )
 def test_what_is_none_is_refused_in_a_sentence(path, value):
@@ -87,7 +91,8 @@ def test_the_list_covers_all_kinds_of_work_and_arithmetic():
     operators = shipped_operators()
     kinds = {work.kind for o in operators for work in work_of(o.op, o.op.phase)}
     assert {"conv_forward", "conv_input_gradient", "conv_weight_gradient", "grouped_conv",
-            "pointwise_conv", "matmul", "attention", "elementwise", "broadcast", "mixed", "strided",
+            "pointwise_conv", "matmul", "attention", "elementwise", "cast", "broadcast",
+            "broadcast_cast", "copy", "strided", "norm_apply",
             "moments", "channel_norm_backward", "cudnn_norm", "cudnn_norm_backward",
             "group_norm_backward", "layer_norm", "layer_norm_backward", "softmax",
             "channel_softmax", "reduction", "index", "resample",

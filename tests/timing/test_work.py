@@ -96,7 +96,7 @@ def test_batch_norm_reduces_only_in_training():
     bytes_of_image = 2 * 16 * 8**3 * 2
     moments, applied = works(training=True)
     assert (moments.kind, moments.tiles, moments.moved) == ("moments", 16, bytes_of_image)
-    assert applied.kind == "elementwise"
+    assert applied.kind == "norm_apply"
     (evaluated,) = works(training=False)
     assert (evaluated.kind, evaluated.tiles) == ("elementwise", 0)
     assert evaluated.moved == applied.moved > 2 * bytes_of_image
@@ -112,7 +112,7 @@ def test_group_norm_reduces_a_group_and_its_gradient_a_channel_of_a_sample_at_a_
         op("native_group_norm_backward.default", (image, image), (image,), args), "backward"
     )
     assert (summed.kind, summed.tiles) == ("group_norm_backward", 2 * 16)
-    assert (applied.kind, computed.kind) == ("elementwise", "elementwise")
+    assert (applied.kind, computed.kind) == ("norm_apply", "norm_apply")
     assert applied.moved == 2 * moments.moved
     assert computed.moved == 1.5 * summed.moved
 
@@ -137,41 +137,50 @@ def test_a_permuted_copy_is_no_stream():
     assert (copy.kind, plain.kind) == ("strided", "elementwise")
 
 
-def test_a_spread_out_tensor_makes_an_operator_a_broadcast():
-    image, result = dense(2, 8, 4, 4), dense(2, 8, 4, 4)
-    once = TensorMeta((1, 8, 1, 1), "float16", (8, 1, 1, 1))
-    expanded = TensorMeta((2, 8, 4, 4), "float16", (0, 1, 0, 0))
-    one = TensorMeta((1, 1, 1, 1), "float16", (1, 1, 1, 1))
-    kinds = [
-        work_of(op("add.Tensor", (image, other), (result,)), "forward")[0].kind
-        for other in (image, once, expanded, one)
-    ]
-    assert kinds == ["elementwise", "broadcast", "broadcast", "broadcast"]
+IMAGE = dense(2, 8, 4, 4)
+SINGLE = dense(2, 8, 4, 4, dtype="float32")
+CHANNELS = TensorMeta((1, 8, 1, 1), "float16", (8, 1, 1, 1))
+EXPANDED = TensorMeta((2, 8, 4, 4), "float16", (0, 1, 0, 0))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"), [("float16", "elementwise"), ("float32", "mixed"), ("bool", "elementwise")]
+    ("other", "kind"),
+    [
+        (IMAGE, "elementwise"),
+        (CHANNELS, "broadcast"),
+        (EXPANDED, "broadcast"),
+        (dense(1, 1, 1, 1), "broadcast"),
+        (TensorMeta((), "float16", ()), "broadcast"),
+        (dense(0), "elementwise"),
+        (SINGLE, "cast"),
+        (dense(2, 8, 4, 4, dtype="bool"), "elementwise"),
+        (dense(1, 8, 1, 1, dtype="float32"), "broadcast_cast"),
+        (TensorMeta((), "float32", ()), "broadcast"),  # a number is converted once
+    ],
 )
-def test_an_operator_of_two_floating_point_types_converts_as_it_loads(dtype, kind):
-    image, other = dense(2, 8, 4, 4), dense(2, 8, 4, 4, dtype=dtype)
-    (work,) = work_of(op("add.Tensor", (image, other), (image,)), "forward")
+def test_what_an_elementwise_operator_meets_decides_how_it_loads(other, kind):
+    result = SINGLE if kind in ("cast", "broadcast_cast") else IMAGE
+    (work,) = work_of(op("add.Tensor", (IMAGE, other), (result,)), "forward")
     assert work.kind == kind
 
 
-def test_a_roll_copies_once_for_each_axis():
-    image = dense(2, 8, 4, 4, 4)
-    roll = op("roll.default", (image,), (image,), (None, (1, 1, 1), (2, 3, 4)))
-    assert [w.kind for w in work_of(roll, "forward")] == ["strided"] * 3
+def test_a_copy_to_16_bit_has_a_kernel_of_its_own_and_one_from_it_has_none():
+    to, back = (
+        work_of(op("_to_copy.default", (one,), (other,)), "forward")[0].kind
+        for one, other in ((SINGLE, IMAGE), (IMAGE, SINGLE))
+    )
+    assert (to, back) == ("elementwise", "cast")
 
 
-def test_the_gradient_of_softmax_multiplies_first_and_that_of_its_logarithm_does_not():
-    a = dense(2, 8, 64)
-    for name, kinds in (
-        ("_softmax_backward_data.default", ["softmax", "elementwise"]),
-        ("_log_softmax_backward_data.default", ["softmax"]),
+def test_pieces_put_together_are_copied_not_spread():
+    both = dense(4, 8, 4, 4)
+    for name, inputs, output in (
+        ("cat.default", (IMAGE, IMAGE), both),
+        ("constant_pad_nd.default", (IMAGE,), both),
+        ("slice_backward.default", (IMAGE,), both),
     ):
-        works = work_of(op(name, (a, a), (a,), (None, None, -1, None)), "backward")
-        assert [w.kind for w in works] == kinds
+        (work,) = work_of(op(name, inputs, (output,)), "forward")
+        assert work.kind == "copy"
 
 
 @pytest.mark.parametrize(
